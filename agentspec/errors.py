@@ -1,0 +1,163 @@
+"""Every failure agentspec reports, as one exception tree.
+
+::
+
+    AgentspecError
+    ├── ConfigError               a setting is unknown, malformed or contradictory
+    ├── MissingExtraError         an optional dependency is not installed
+    ├── RequestError              the caller's input cannot be served as it is
+    │   ├── InvalidRequestError   a parameter, message, tool or schema is malformed
+    │   ├── ContextOverflowError  the prompt does not fit in the context window
+    │   └── UnsupportedError      well-formed, but this model or backend cannot do it
+    ├── ModelError                a model file or a pair of models
+    │   ├── ModelNotFoundError    no such file or catalog entry, or nothing on disk
+    │   ├── ModelFileError        not a GGUF file, truncated, or not loadable
+    │   ├── PairMismatchError     target and draft do not share a vocabulary
+    │   ├── DownloadError         no source delivered the file
+    │   │   └── ChecksumError     a source delivered other bytes than the catalog names
+    │   └── DiskSpaceError        not enough room for the file
+    ├── BackendError              the library under a backend failed
+    │   ├── DecodeError           a forward pass failed; the sequence is as it was
+    │   ├── RollbackError         the cache cannot be cut back to the asked length
+    │   └── SequenceLostError     a sequence could not be put back and was cleared
+    ├── ExactModeError            no affordable class of row counts is bit-equal here
+    ├── EngineBusyError           this thread would wait for a stream it holds itself
+    ├── EngineClosedError         the engine was closed
+    └── CancelledError            the caller cancelled; caches are consistent
+
+Each message says what happened, where, and what to do about it, on one line.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AgentspecError",
+    "BackendError",
+    "CancelledError",
+    "ChecksumError",
+    "ConfigError",
+    "ContextOverflowError",
+    "DecodeError",
+    "DiskSpaceError",
+    "DownloadError",
+    "EngineBusyError",
+    "EngineClosedError",
+    "ExactModeError",
+    "InvalidRequestError",
+    "MissingExtraError",
+    "ModelError",
+    "ModelFileError",
+    "ModelNotFoundError",
+    "PairMismatchError",
+    "RequestError",
+    "RollbackError",
+    "SequenceLostError",
+    "UnsupportedError",
+]
+
+
+class AgentspecError(Exception):
+    """Base of everything agentspec raises on purpose."""
+
+
+class ConfigError(AgentspecError):
+    """A setting is unknown, malformed or contradictory."""
+
+
+class MissingExtraError(AgentspecError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, module: str, extra: str) -> None:
+        super().__init__(
+            f"{module} is not installed; install it with: pip install 'agentspec-engine[{extra}]'"
+        )
+        self.module = module
+        self.extra = extra
+
+
+class RequestError(AgentspecError, ValueError):
+    """The caller's input cannot be served as it is."""
+
+
+class InvalidRequestError(RequestError):
+    """A parameter, message, tool or schema is malformed; `param` names it."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class ContextOverflowError(RequestError):
+    """The prompt does not fit in the context window."""
+
+    def __init__(self, n_prompt: int, n_ctx: int) -> None:
+        super().__init__(
+            f"the prompt has {n_prompt} tokens, {n_prompt - n_ctx + 1} more than the context of "
+            f"{n_ctx} can take with one token of answer; shorten it or load with a larger n_ctx"
+        )
+        self.n_prompt = n_prompt
+        self.n_ctx = n_ctx
+
+
+class UnsupportedError(RequestError):
+    """The request is well-formed, but this model or backend cannot do it."""
+
+
+class ModelError(AgentspecError):
+    """A model file, or a pair of models, cannot be used."""
+
+
+class ModelNotFoundError(ModelError):
+    """No such file or catalog entry, or no model on disk."""
+
+
+class ModelFileError(ModelError):
+    """The file is not GGUF, is truncated, or the library cannot load it."""
+
+
+class PairMismatchError(ModelError):
+    """Target and draft do not share a vocabulary; the message names the first difference."""
+
+
+class DownloadError(ModelError):
+    """No source delivered the file."""
+
+
+class ChecksumError(DownloadError):
+    """A source delivered other bytes than the catalog names; they were deleted."""
+
+
+class DiskSpaceError(ModelError):
+    """There is not enough room for the file."""
+
+
+class BackendError(AgentspecError):
+    """The library under a backend failed."""
+
+
+class DecodeError(BackendError):
+    """A forward pass failed; the sequence holds what it held before the pass."""
+
+
+class RollbackError(BackendError):
+    """The cache cannot be cut back to the asked length; it was left unchanged."""
+
+
+class SequenceLostError(BackendError):
+    """A sequence could not be put back after a failure and was cleared."""
+
+
+class ExactModeError(AgentspecError):
+    """No affordable class of row counts is bit-equal on this device with these settings."""
+
+
+class EngineBusyError(AgentspecError):
+    """This thread would wait for a stream that it holds open itself."""
+
+
+class EngineClosedError(AgentspecError):
+    """The engine was closed and cannot serve further requests."""
+
+
+class CancelledError(AgentspecError):
+    """The caller cancelled; every cache is consistent with the committed tokens."""

@@ -1,0 +1,265 @@
+"""Values that travel through the engine: drafts, verdicts, sampling settings, protocols.
+
+The OpenAI-shaped request and response models are in `agentspec.wire`.
+p is the target's distribution, q the draft's, everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from agentspec.errors import InvalidRequestError
+
+FloatArray = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a proposer knew about its draft *before* any of its tokens was sampled.
+
+    `match_length` is in tokens, `occurrences` counts the places that matched, `confidence[j]` is
+    max(q) at position j: a function of committed and earlier drafted tokens only, so a controller
+    may truncate by it without changing the law of the output.
+    """
+
+    match_length: int = 0
+    occurrences: int = 0
+    confidence: tuple[float, ...] = ()
+
+
+NO_EVIDENCE = Evidence()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A proposed run of tokens: a chain, or a tree when `parents` is given (-1 = root).
+
+    `sources[j]` names the proposer of token j; `q[j]` is the distribution [vocab] it was sampled
+    from, or None when it was chosen deterministically (q is one-hot).
+    """
+
+    tokens: tuple[int, ...]
+    sources: tuple[str, ...]
+    q: tuple[FloatArray | None, ...]
+    parents: tuple[int, ...] | None = None
+    evidence: Evidence = NO_EVIDENCE
+
+    def __post_init__(self) -> None:
+        assert len(self.tokens) == len(self.sources) == len(self.q)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def deterministic(self) -> bool:
+        """True when no token was sampled, so any rule may truncate or drop the draft."""
+        return all(row is None for row in self.q)
+
+    @classmethod
+    def chain(
+        cls, tokens: Sequence[int], source: str, evidence: Evidence = NO_EVIDENCE
+    ) -> Draft:
+        """A deterministic chain from one proposer."""
+        n = len(tokens)
+        return cls(tuple(tokens), (source,) * n, (None,) * n, evidence=evidence)
+
+    def truncate(self, k: int) -> Draft:
+        """The first k tokens of a chain.
+
+        The caller must not choose k by the value of a sampled token that is cut off
+        (q not None): that would change the law of the output.
+        """
+        if k >= len(self.tokens):
+            return self
+        assert self.parents is None
+        return Draft(self.tokens[:k], self.sources[:k], self.q[:k], evidence=self.evidence)
+
+
+EMPTY_DRAFT = Draft((), (), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one target pass decided.
+
+    `tokens` are the tokens committed by the step: the accepted draft tokens, then the recovered
+    or bonus token unless generation ended inside the accepted run. `accepted` counts draft tokens
+    that were committed. `judged` counts the draft tokens that were compared with the target:
+    those behind a rejection or behind the end of the text say nothing.
+    """
+
+    draft: Draft
+    tokens: tuple[int, ...]
+    accepted: int
+    judged: int
+    finish: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is drawn from the target's logits.
+
+    Applied in this order: logit bias, repetition / frequency / presence penalties, constraint
+    mask, temperature, top-k, top-p, min-p. temperature 0 is greedy. top_k 0, top_p 1 and min_p 0
+    are off. Raises InvalidRequestError for values that have no meaning.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logprobs: int | None = None
+    """None: off. n >= 0: log-probability of each token and of the n best alternatives."""
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("temperature", 0.0, 100.0),
+            ("top_p", 0.0, 1.0),
+            ("min_p", 0.0, 1.0),
+            ("repetition_penalty", 1e-3, 1e3),
+            ("presence_penalty", -100.0, 100.0),
+            ("frequency_penalty", -100.0, 100.0),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise InvalidRequestError(f"{name} must be a number, not {value!r}", param=name)
+            if not math.isfinite(value) or not low <= value <= high:
+                raise InvalidRequestError(
+                    f"{name} must be a finite number between {low:g} and {high:g}, not {value!r}",
+                    param=name,
+                )
+        if self.top_p == 0.0:
+            raise InvalidRequestError(
+                "top_p must be above 0; use temperature=0 for greedy decoding", param="top_p"
+            )
+        if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 0:
+            raise InvalidRequestError(
+                f"top_k must be a whole number >= 0 (0 = off), not {self.top_k!r}", param="top_k"
+            )
+        if self.seed is not None and (
+            isinstance(self.seed, bool) or not isinstance(self.seed, int)
+        ):
+            raise InvalidRequestError(
+                f"seed must be a whole number, not {self.seed!r}", param="seed"
+            )
+        if self.logprobs is not None and (
+            isinstance(self.logprobs, bool)
+            or not isinstance(self.logprobs, int)
+            or not 0 <= self.logprobs <= 100
+        ):
+            raise InvalidRequestError(
+                f"logprobs must be between 0 and 100, not {self.logprobs!r}", param="logprobs"
+            )
+        for token, bias in self.logit_bias.items():
+            if isinstance(token, bool) or not isinstance(token, int) or token < 0:
+                raise InvalidRequestError(
+                    f"logit_bias keys must be token ids, not {token!r}", param="logit_bias"
+                )
+            if isinstance(bias, bool) or not isinstance(bias, (int, float)) or math.isnan(bias):
+                raise InvalidRequestError(
+                    f"logit_bias of token {token} must be a number, not {bias!r}",
+                    param="logit_bias",
+                )
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def reshapes(self) -> bool:
+        """True when logits change before the arg-max is taken (penalties or bias)."""
+        return bool(
+            self.logit_bias
+            or self.repetition_penalty != 1.0
+            or self.presence_penalty
+            or self.frequency_penalty
+        )
+
+
+class Chance(Protocol):
+    """Where the engine's random decisions come from.
+
+    Production draws uniforms; tests enumerate every outcome with its weight, so the law of a
+    whole step can be computed exactly.
+    """
+
+    def categorical(self, weights: FloatArray, position: int) -> int:
+        """Index drawn with probability weights[i] / sum(weights), for the text position."""
+        ...
+
+    def bernoulli(self, probability: float, position: int) -> bool:
+        """True with the given probability, independent of `categorical` at that position."""
+        ...
+
+    def draft(self, weights: FloatArray) -> int:
+        """Index drawn with probability weights[i] / sum(weights), for a draft token."""
+        ...
+
+
+class Constraint(Protocol):
+    """A grammar that says which tokens may come next; one object follows one answer."""
+
+    def fork(self) -> Constraint: ...
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """True where the token is allowed next, [vocab]."""
+        ...
+
+    def advance(self, token: int) -> None:
+        """Follow a committed token. Raises InvalidRequestError when it was not allowed."""
+        ...
+
+    def valid_prefix(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens` the grammar allows from here, in order."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """True when the grammar allows nothing but the end of the text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """What proposers may see when a turn begins: nothing of the answer itself.
+
+    `tokens` is the prompt; `context` are token runs that the answer may repeat (files, an
+    expected output), each with the source name it is to be reported under.
+    """
+
+    tokens: Sequence[int]
+    sampling: SamplingParams
+    chance: Chance
+    context: Sequence[tuple[str, Sequence[int]]] = ()
+    tools: Sequence[Mapping[str, Any]] = ()
+    """The tools' schemas in OpenAI shape."""
+
+
+class Proposer(Protocol):
+    """Proposes drafts; never decides whether they are used.
+
+    `observe` is called after every step, also when another's draft was used.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def begin(self, turn: TurnContext) -> None: ...
+
+    def propose(self, max_tokens: int) -> Draft: ...
+
+    def observe(self, accepted: Sequence[int], verdict: Verdict) -> None: ...
+
+    def end(self) -> None: ...
