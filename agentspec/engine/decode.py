@@ -1,0 +1,63 @@
+"""The decode loop: propose, choose, verify, accept, roll back, observe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from agentspec.control.controller import Controller
+from agentspec.control.rows import ANY_ROWS, RowClass
+from agentspec.engine.panel import Panel
+from agentspec.engine.sampling import Sampler
+from agentspec.engine.session import LiveSequence
+from agentspec.engine.stats import TurnStats
+from agentspec.engine.stop import StopRule
+from agentspec.engine.verify import judge
+from agentspec.errors import CancelledError
+from agentspec.types import Verdict
+
+
+def decode(
+    sequence: LiveSequence,
+    panel: Panel,
+    controller: Controller,
+    sampler: Sampler,
+    stop: StopRule,
+    stats: TurnStats,
+    *,
+    rows: RowClass = ANY_ROWS,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Iterator[Verdict]:
+    """Yield one verdict per target pass until the answer ends.
+
+    The sequence must be started. After every yield its cache holds all committed tokens but the
+    last, and it stays usable when the consumer leaves early or anything raises. Raises
+    CancelledError, and what the backend raises.
+    """
+    try:
+        finish = None
+        while finish is None:
+            if cancelled():
+                raise CancelledError("generation was cancelled; the text so far stands")
+            room = rows.limit(min(stop.left, sequence.backend.max_rows) - 1)
+            with stats.timing("draft"):
+                draft = controller.choose(panel.propose(room), room)
+            with stats.timing("verify"):
+                output = sequence.verify(draft.tokens, padding=rows.padding(len(draft) + 1))
+            run: list[int] = []
+            accepted = 0
+            for token, stands in judge(draft, output, sampler, stats.tokens):
+                run.append(token)
+                accepted += stands
+                finish = stop.feed(token)
+                if finish is not None:
+                    break
+            verdict = Verdict(draft, tuple(run), accepted, min(len(run), len(draft)), finish)
+            sequence.commit(run)
+            stats.observe(verdict)
+            with stats.timing("draft"):
+                panel.observe(verdict)
+                controller.observe(verdict)
+            yield verdict
+    finally:
+        sequence.settle()
+        panel.end()

@@ -1,0 +1,135 @@
+"""One live sequence: its committed tokens, and the cache that holds all but the last."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from agentspec.backends.base import Backend, Checkpoint, Output, Rollback, Rows, SeqId
+from agentspec.errors import AgentspecError, ContextOverflowError, RollbackError
+
+_log = logging.getLogger(__name__)
+
+
+class LiveSequence:
+    """Committed tokens over one backend sequence.
+
+    Between steps the cache holds exactly `tokens[:-1]`: the last token is the first row of the
+    next pass. `_valid` counts the cached tokens known to be committed ones, so that `settle`
+    can put the cache right after an exception at any point.
+    """
+
+    def __init__(self, backend: Backend, *, chunk: int = 512) -> None:
+        self.backend = backend
+        self.tokens: list[int] = []
+        self._chunk = min(chunk, backend.max_rows)
+        self._seq: SeqId = backend.open()
+        self._valid = 0
+        self._saved: Checkpoint | None = None
+
+    @property
+    def seq(self) -> SeqId:
+        return self._seq
+
+    @property
+    def room(self) -> int:
+        """Tokens that can still be committed before the context is full."""
+        return self.backend.n_ctx - len(self.tokens)
+
+    def start(self, prompt: Sequence[int]) -> int:
+        """Make `prompt` the committed tokens, reusing the longest cached prefix.
+
+        Returns the number of reused tokens. Raises ContextOverflowError.
+        """
+        if len(prompt) >= self.backend.n_ctx:
+            raise ContextOverflowError(len(prompt), self.backend.n_ctx)
+        reused = _common_prefix(self.tokens[: self._valid], prompt[:-1])
+        self._valid = min(self._valid, reused)
+        self._rewind(reused, refill=False)
+        self.tokens = list(prompt)
+        reused = self._valid
+        self._fill(len(prompt) - 1)
+        return reused
+
+    def verify(self, draft: Sequence[int], *, padding: int = 0) -> Output:
+        """One pass over the last committed token and the draft: row i follows i draft tokens.
+
+        `padding` rows are added behind and never looked at: some devices need a fixed row count
+        for bit-equal logits. Raises DecodeError with the cache unchanged.
+        """
+        rows = [self.tokens[-1], *draft, *(self.tokens[-1:] * padding)]
+        needs_checkpoint = self.backend.capabilities.rollback is not Rollback.TRIM
+        if needs_checkpoint and len(rows) > 1:
+            self._saved = self.backend.checkpoint(self._seq)
+        # padding rows ask for logits too, so that every pass of a row count is the same pass
+        output = self.backend.forward([Rows(self._seq, rows, logits_from=0)])
+        self._valid += 1
+        return output
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Append what a pass decided, and cut the cache back to all but the last token."""
+        self.tokens += tokens
+        self._valid = min(self.backend.length(self._seq), len(self.tokens) - 1)
+        self._rewind(len(self.tokens) - 1)
+
+    def settle(self) -> None:
+        """Make cache and committed tokens agree after whatever happened."""
+        keep = min(self._valid, len(self.tokens) - 1, self.backend.length(self._seq))
+        keep = max(keep, 0)
+        self._valid = keep
+        try:
+            self._rewind(keep, refill=False)
+        except AgentspecError as error:
+            _log.warning("sequence %d is rebuilt at its next use: %s", self._seq, error)
+            self._clear()
+        self.tokens = self.tokens[: self._valid + 1]
+        self._saved = None
+
+    def close(self) -> None:
+        self.backend.drop(self._seq)
+
+    def _rewind(self, length: int, *, refill: bool = True) -> None:
+        """Cut the cache to `length` committed tokens, by the cheapest way the backend has."""
+        if self.backend.length(self._seq) == length:
+            return
+        saved, self._saved = self._saved, None
+        try:
+            if self.backend.capabilities.rollback is Rollback.TRIM or length == 0:
+                self.backend.rollback(self._seq, length)
+            elif saved is not None and saved.length <= length:
+                self.backend.restore(saved)
+            else:
+                self._clear()
+        except RollbackError as error:
+            _log.info("cache rebuilt from its tokens: %s", error)
+            self._clear()
+        self._valid = self.backend.length(self._seq)
+        if refill:
+            self._fill(length)
+
+    def _fill(self, length: int) -> None:
+        """Prefill committed tokens up to `length`, in chunks so that a cancel is heard."""
+        while self._valid < length:
+            upto = min(self._valid + self._chunk, length)
+            part = self.tokens[self._valid : upto]
+            self.backend.forward([Rows(self._seq, part, logits_from=len(part))])
+            self._valid = upto
+
+    def _clear(self) -> None:
+        self.backend.drop(self._seq)
+        self._seq = self.backend.open()
+        self._valid = 0
+
+
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    n = min(len(a), len(b))
+    if list(a[:n]) == list(b[:n]):
+        return n
+    low, high = 0, n  # a[:low] equal, a[:high] not
+    while high - low > 1:
+        middle = (low + high) // 2
+        if list(a[low:middle]) == list(b[low:middle]):
+            low = middle
+        else:
+            high = middle
+    return low

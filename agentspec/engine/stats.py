@@ -1,0 +1,84 @@
+"""What a turn did: passes, acceptance per source and position, and where the time went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from agentspec.types import Verdict
+
+
+@dataclass(slots=True)
+class SourceCount:
+    """Draft tokens of one proposer: drafted, judged by the target, and accepted."""
+
+    drafted: int = 0
+    judged: int = 0
+    accepted: int = 0
+
+
+@dataclass(slots=True)
+class TurnStats:
+    """Counters of one answer; times are in seconds of wall clock."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    tokens: int = 0
+    passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_per_position: list[int] = field(default_factory=list)
+    drafted_per_position: list[int] = field(default_factory=list)
+    sources: dict[str, SourceCount] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    prefill_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    total_seconds: float = 0.0
+
+    @property
+    def other_seconds(self) -> float:
+        """Everything of the decode loop outside the models."""
+        spent = self.prefill_seconds + self.draft_seconds + self.verify_seconds
+        return max(0.0, self.total_seconds - spent)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens gained per target pass, bonus included."""
+        return self.tokens / self.passes if self.passes else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted draft tokens over drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @contextmanager
+    def timing(self, what: str) -> Iterator[None]:
+        """Add the wall time of a block to `<what>_seconds`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            name = f"{what}_seconds"
+            setattr(self, name, getattr(self, name) + time.perf_counter() - start)
+
+    def observe(self, verdict: Verdict) -> None:
+        """Count one step."""
+        draft = verdict.draft
+        self.passes += 1
+        self.tokens += len(verdict.tokens)
+        self.drafted += len(draft)
+        self.accepted += verdict.accepted
+        grow = len(draft) - len(self.drafted_per_position)
+        if grow > 0:
+            self.drafted_per_position += [0] * grow
+            self.accepted_per_position += [0] * grow
+        for j, source in enumerate(draft.sources):
+            count = self.sources.setdefault(source, SourceCount())
+            count.drafted += 1
+            count.judged += j < verdict.judged
+            count.accepted += j < verdict.accepted
+            self.drafted_per_position[j] += 1
+            self.accepted_per_position[j] += j < verdict.accepted

@@ -1,0 +1,256 @@
+"""A backend with exact arithmetic: its logits are a function of the tokens really cached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from agentspec.backends.base import (
+    Capabilities,
+    Checkpoint,
+    Output,
+    Rollback,
+    Rows,
+    SeqId,
+    Tokenizer,
+)
+from agentspec.errors import (
+    BackendError,
+    CancelledError,
+    DecodeError,
+    RollbackError,
+    UnsupportedError,
+)
+from agentspec.types import EMPTY_DRAFT, Draft, TurnContext, Verdict
+
+Law = Callable[[Sequence[int]], npt.NDArray[np.float32]]
+
+
+class ScriptedTokenizer:
+    """Token i < 256 is byte i; ids above are named pieces, all of them special.
+
+    A third kind: `words`, plain text pieces of several bytes. `eos_ids` defaults to the last id.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int = 260,
+        *,
+        special: Mapping[int, str] | None = None,
+        words: Mapping[int, bytes] | None = None,
+        eos_ids: frozenset[int] | None = None,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self._special = dict(special or {})
+        self._words = dict(words or {})
+        self.eos_ids = frozenset({vocab_size - 1}) if eos_ids is None else eos_ids
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def encode_special(self, text: str) -> list[int]:
+        ids: list[int] = []
+        while text:
+            found = [(text.find(p), -len(p), i) for i, p in self._special.items() if p in text]
+            if not found:
+                return ids + list(text.encode())
+            at, minus_length, token = min(found)
+            ids += [*text[:at].encode(), token]
+            text = text[at - minus_length :]
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        return b"".join(self.piece(i) for i in ids if not self.is_special(i))
+
+    def piece(self, token: int) -> bytes:
+        if token in self._special:
+            return self._special[token].encode()
+        if token in self._words:
+            return self._words[token]
+        return bytes([token]) if token < 256 else b""
+
+    def is_special(self, token: int) -> bool:
+        return token in self._special or token in self.eos_ids
+
+
+class ScriptedOutput:
+    """Rows of logits computed from the cache as it was; rows nobody asks for cost nothing."""
+
+    def __init__(self, rows: Sequence[Callable[[], npt.NDArray[np.float32]]]) -> None:
+        self._rows = rows
+        self.evaluated: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def logits(self, i: int) -> npt.NDArray[np.float32]:
+        self.evaluated.append(i)
+        return self._rows[i]()
+
+    def argmax(self, i: int) -> int:
+        return int(self.logits(i).argmax())
+
+    def hidden(self, i: int) -> npt.NDArray[np.float32]:
+        raise UnsupportedError("a scripted backend has no hidden states")
+
+
+class ScriptedBackend:
+    """A target or draft model whose next-token logits are `law(cached tokens)`.
+
+    Real list caches are kept per sequence, so a wrong rollback changes the output. `fail_at`
+    raises DecodeError in the pass of that number (from 0). `passes` logs the tokens of each pass.
+    """
+
+    def __init__(
+        self,
+        law: Law,
+        vocab_size: int,
+        *,
+        n_ctx: int = 1 << 20,
+        rollback: Rollback = Rollback.TRIM,
+        max_rows: int = 512,
+        max_seqs: int = 8,
+        tokenizer: Tokenizer | None = None,
+        fail_at: frozenset[int] = frozenset(),
+    ) -> None:
+        self.law = law
+        self.vocab_size = vocab_size
+        self.n_ctx = n_ctx
+        self.max_rows = max_rows
+        self.capabilities = Capabilities(rollback=rollback, max_seqs=max_seqs)
+        self.tokenizer: Tokenizer = tokenizer or ScriptedTokenizer(vocab_size)
+        self.caches: dict[SeqId, list[int]] = {}
+        self.passes: list[tuple[int, ...]] = []
+        self.fail_at = fail_at
+        self.closed = False
+        self._cancel = False
+
+    @classmethod
+    def following(
+        cls, script: Sequence[int], vocab_size: int, *, n_ctx: int = 1 << 20
+    ) -> ScriptedBackend:
+        """A target whose token after n cached tokens is script[n], whatever they are."""
+
+        def law(cached: Sequence[int]) -> npt.NDArray[np.float32]:
+            logits = np.zeros(vocab_size, dtype=np.float32)
+            logits[script[len(cached)] if len(cached) < len(script) else vocab_size - 1] = 50.0
+            return logits
+
+        return cls(law, vocab_size, n_ctx=n_ctx)
+
+    def open(self) -> SeqId:
+        for seq in range(self.capabilities.max_seqs):
+            if seq not in self.caches:
+                self.caches[seq] = []
+                return seq
+        raise BackendError(f"all {self.capabilities.max_seqs} sequences are in use")
+
+    def drop(self, seq: SeqId) -> None:
+        self.caches.pop(seq, None)
+
+    def forward(self, rows: Sequence[Rows]) -> Output:
+        if self._cancel:
+            self._cancel = False
+            raise CancelledError("the pass was cancelled")
+        number = len(self.passes)
+        self.passes.append(tuple(t for part in rows for t in part.tokens))
+        if number in self.fail_at:
+            raise DecodeError(f"pass {number} failed as scripted")
+        for part in rows:
+            if len(self.caches[part.seq]) + len(part.tokens) > self.n_ctx:
+                raise DecodeError("the cache of the scripted backend is full")
+        thunks: list[Callable[[], npt.NDArray[np.float32]]] = []
+        for part in rows:
+            cache = self.caches[part.seq]
+            for i, token in enumerate(part.tokens):
+                cache.append(token)
+                if i >= part.first_logits_row:
+                    thunks.append(self._row(cache, len(cache)))
+        return ScriptedOutput(thunks)
+
+    def _row(self, cache: list[int], length: int) -> Callable[[], npt.NDArray[np.float32]]:
+        return lambda: self.law(cache[:length])
+
+    def length(self, seq: SeqId) -> int:
+        return len(self.caches[seq])
+
+    def rollback(self, seq: SeqId, length: int) -> None:
+        have = len(self.caches[seq])
+        partial = 0 < length < have
+        if length > have or (partial and self.capabilities.rollback is not Rollback.TRIM):
+            raise RollbackError(f"sequence {seq} of {have} tokens cannot be cut to {length}")
+        del self.caches[seq][length:]
+
+    def commit_path(self, seq: SeqId, nodes: Sequence[int]) -> None:
+        raise UnsupportedError("a scripted backend verifies chains only")
+
+    def checkpoint(self, seq: SeqId) -> Checkpoint:
+        return Checkpoint(seq, len(self.caches[seq]), tuple(self.caches[seq]))
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        assert isinstance(checkpoint.state, tuple)
+        self.caches[checkpoint.seq][:] = checkpoint.state
+
+    def fork(self, seq: SeqId) -> SeqId:
+        new = self.open()
+        self.caches[new] = list(self.caches[seq])
+        return new
+
+    def save(self, seq: SeqId, path: Path) -> None:
+        path.write_text(" ".join(map(str, self.caches[seq])))
+
+    def load(self, path: Path) -> SeqId:
+        seq = self.open()
+        self.caches[seq] = [int(t) for t in path.read_text().split()]
+        return seq
+
+    def cancel(self) -> None:
+        self._cancel = True
+
+    def close(self) -> None:
+        self.closed = True
+        self.caches.clear()
+
+
+class ScriptedProposer:
+    """Proposes what a function of the committed tokens says; records every verdict.
+
+    `fail_after` raises RuntimeError in that call of `propose` (from 0).
+    """
+
+    def __init__(
+        self,
+        guess: Callable[[Sequence[int], int], Sequence[int] | Draft],
+        *,
+        name: str = "scripted",
+        fail_after: int | None = None,
+    ) -> None:
+        self.name = name
+        self._guess = guess
+        self._fail_after = fail_after
+        self._calls = 0
+        self.tokens: list[int] = []
+        self.verdicts: list[Verdict] = []
+        self.ended = 0
+
+    def begin(self, turn: TurnContext) -> None:
+        self.tokens = list(turn.tokens)
+
+    def propose(self, max_tokens: int) -> Draft:
+        call, self._calls = self._calls, self._calls + 1
+        if call == self._fail_after:
+            raise RuntimeError("the proposer failed as scripted")
+        guess = self._guess(self.tokens, max_tokens)
+        if isinstance(guess, Draft):
+            return guess
+        return Draft.chain(list(guess)[:max_tokens], self.name) if guess else EMPTY_DRAFT
+
+    def observe(self, accepted: Sequence[int], verdict: Verdict) -> None:
+        self.tokens += accepted
+        self.verdicts.append(verdict)
+
+    def end(self) -> None:
+        self.ended += 1
