@@ -1,0 +1,71 @@
+# Two commands do everything: `make demo` and `make test`. Both are safe to repeat.
+# Variables: PYTHON (to create the environment), VENV, PYTEST_ARGS, CMAKE_ARGS (for llama.cpp).
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+# They lie in the environment they vouch for, so that they go when it goes.
+STAMPS := $(VENV)/.stamps
+
+FAST := not weights and not slow and not soak and not vllm
+PAIR := qwen2.5-coder-1.5b qwen2.5-coder-0.5b
+WEIGHTS := smollm2-135m gemma3-270m $(PAIR)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test check lint soak setup clean distclean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+
+demo: setup ## set up everything, then an agent runs plain and accelerated, side by side
+	@$(VENV)/bin/agentspec models pull $(PAIR)
+	@$(PY) examples/demo.py
+
+test: setup lint ## set up everything, then the linters, the type checker and all tests
+	@$(VENV)/bin/agentspec models pull $(WEIGHTS)
+	@$(PY) -m pytest -m "not soak and not vllm" $(PYTEST_ARGS)
+
+check: lint ## the linters, the type checker and the fast tests: no model files, no compiler
+	@$(PY) -m pytest -m "$(FAST)" $(PYTEST_ARGS)
+
+lint: $(STAMPS)/dev ## the linters and the type checker
+	@$(PY) -m ruff format --check --quiet --diff
+	@$(PY) -m ruff check --quiet
+	@scripts/typecheck.sh $(PY)
+
+soak: setup ## the tests that run for many minutes
+	@$(VENV)/bin/agentspec models pull $(WEIGHTS)
+	@$(PY) -m pytest -m "soak and not vllm" --timeout 0 $(PYTEST_ARGS)
+
+setup: $(STAMPS)/full ## the environment with llama.cpp, without model files
+
+$(STAMPS)/venv: scripts/venv.sh
+	@scripts/venv.sh "$(PYTHON)" $(VENV)
+	@mkdir -p $(@D) && touch $@
+
+$(STAMPS)/dev: $(STAMPS)/venv pyproject.toml setup.py constraints.txt
+	@echo "installing agentspec and its development tools into $(VENV)"
+	@$(PIP) -c constraints.txt --group dev -e .
+	@touch $@
+
+$(STAMPS)/llama: $(STAMPS)/venv constraints.txt scripts/llama.sh
+	@scripts/llama.sh $(PY) .stamps/llama-build.log
+	@touch $@
+
+$(STAMPS)/full: $(STAMPS)/dev $(STAMPS)/llama
+	@echo "installing agentspec with llama, hub and bench into $(VENV)"
+	@$(PIP) -c constraints.txt -e '.[llama,hub,bench]'
+	@touch $@
+
+clean: ## remove what building, linting and testing left; keep the environment
+	rm -rf build dist *.egg-info .stamps .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find agentspec adapters prompts tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## remove the environment too; model files and pip's wheels stay
+	rm -rf $(VENV)
