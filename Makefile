@@ -7,7 +7,8 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+# setuptools warns at length, each time, that an editable installation is one.
+PIP := PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --disable-pip-version-check
 # They lie in the environment they vouch for, so that they go when it goes.
 STAMPS := $(VENV)/.stamps
 

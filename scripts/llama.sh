@@ -30,9 +30,12 @@ else
 fi
 
 mkdir -p "$(dirname "$log")"
+# Job control gives pip a process group, so that an interruption reaches the compilers below it.
+set -m
 # LLAVA is image input, which nothing here uses: it is almost half of the compile time.
 CMAKE_ARGS="-DLLAVA_BUILD=OFF ${CMAKE_ARGS:-}" \
-    "$python" -m pip install --verbose -c constraints.txt "llama-cpp-python==$wanted" >"$log" 2>&1 &
+    "$python" -m pip install --verbose -c constraints.txt "llama-cpp-python==$wanted" \
+    </dev/null >"$log" 2>&1 &
 pip=$!
 
 beat() {
@@ -49,9 +52,11 @@ beat() {
 }
 beat &
 beat=$!
+set +m
 
 # An interrupted build leaves nothing behind but the log; the next run starts it again.
-trap 'kill "$pip" "$beat" 2>/dev/null || true' EXIT
+# INT rather than TERM: pip then removes its temporary folders.
+trap 'kill -INT -- "-$pip" "-$beat" 2>/dev/null && wait "$pip" || true' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
@@ -59,7 +64,7 @@ if ! wait "$pip"; then
     tail -n 30 "$log" >&2
     echo "error: llama-cpp-python $wanted could not be installed; the end of $log is above." >&2
     echo "  It needs a C and a C++ compiler (Debian, Ubuntu: sudo apt install build-essential;" >&2
-    echo "  Fedora: sudo dnf install gcc-c++; macOS: xcode-select --install) and about 2 GB of room." >&2
+    echo "  Fedora: sudo dnf install gcc-c++; macOS: xcode-select --install)." >&2
     exit 1
 fi
 if ! "$python" -c "$check" "$wanted"; then

@@ -34,7 +34,7 @@ def weights() -> Callable[[str], Path]:
     def find(name: str) -> Path:
         from agentspec.models import catalog
 
-        path = catalog.locate(catalog.get(name))
+        path = catalog.locate(catalog.entry(name))
         if path is None:
             pytest.skip(f"{name} is not on disk; fetch it with: agentspec models pull {name}")
         return path
