@@ -63,9 +63,7 @@ class Draft:
         return all(row is None for row in self.q)
 
     @classmethod
-    def chain(
-        cls, tokens: Sequence[int], source: str, evidence: Evidence = NO_EVIDENCE
-    ) -> Draft:
+    def chain(cls, tokens: Sequence[int], source: str, evidence: Evidence = NO_EVIDENCE) -> Draft:
         """A deterministic chain from one proposer."""
         n = len(tokens)
         return cls(tuple(tokens), (source,) * n, (None,) * n, evidence=evidence)

@@ -43,10 +43,7 @@ class LiveSequence:
         """
         if len(prompt) >= self.backend.n_ctx:
             raise ContextOverflowError(len(prompt), self.backend.n_ctx)
-        reused = _common_prefix(self.tokens[: self._valid], prompt[:-1])
-        self._valid = min(self._valid, reused)
-        self._rewind(reused, refill=False)
-        self.tokens = list(prompt)
+        self.adopt(prompt)
         reused = self._valid
         self._fill(len(prompt) - 1)
         return reused
@@ -71,6 +68,32 @@ class LiveSequence:
         self.tokens += tokens
         self._valid = min(self.backend.length(self._seq), len(self.tokens) - 1)
         self._rewind(len(self.tokens) - 1)
+
+    def adopt(self, prompt: Sequence[int]) -> None:
+        """Make `prompt` the committed tokens and keep the cached prefix, computing nothing yet."""
+        reused = _common_prefix(self.tokens[: self._valid], prompt[:-1])
+        self._valid = min(self._valid, reused)
+        self._rewind(reused, refill=False)
+        self.tokens = list(prompt)
+
+    def append(self, token: int) -> None:
+        """Add one token that is not cached yet."""
+        self.tokens.append(token)
+
+    def next_row(self) -> Output:
+        """Compute every token that is not cached; the one row of logits follows the last."""
+        self._fill(len(self.tokens) - 1)
+        output = self.backend.forward([Rows(self._seq, self.tokens[-1:], logits_from=0)])
+        self._valid += 1
+        return output
+
+    def keep(self, length: int) -> None:
+        """Forget every token from `length` on, cached or not; at least one stays uncached."""
+        del self.tokens[length:]
+        cached = min(self._valid, max(length - 1, 0))
+        if self._valid > cached:
+            self._valid = cached
+            self._rewind(cached)
 
     def settle(self) -> None:
         """Make cache and committed tokens agree after whatever happened."""

@@ -29,9 +29,7 @@ def judge(
             drawn = sampler.draw(output, i, position + i)
         else:
             assert q is not None
-            drawn = _accept_or_recover(
-                sampler.law(output, i), q, token, sampler, position + i
-            )
+            drawn = _accept_or_recover(sampler.law(output, i), q, token, sampler, position + i)
         sampler.commit(drawn)
         yield drawn, drawn == token
         if drawn != token:
