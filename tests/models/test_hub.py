@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import sys
 import time
@@ -113,11 +114,15 @@ def test_too_many_bytes_are_refused(
     assert not partial(tmp_path).exists()
 
 
-def test_another_hash_on_the_hub_costs_no_download(
+def test_another_hash_or_size_on_the_hub_costs_no_download(
     tmp_path: Path, hub: Any, make_entry: Any, hub_source: Any
 ) -> None:
-    with pytest.raises(ChecksumError, match="nothing was downloaded"):
-        pull(make_entry(b"something else", hub_source), dir=tmp_path)
+    with pytest.raises(ChecksumError, match=r"offers sha256 .* nothing was downloaded"):
+        pull(make_entry(hub.data[::-1], hub_source), dir=tmp_path)
+    entry = make_entry(hub.data, hub_source)
+    file = dataclasses.replace(entry.files[0], size=7)
+    with pytest.raises(ChecksumError, match=r"offers 51204 bytes, not 7; nothing"):
+        pull(dataclasses.replace(entry, files=(file,)), dir=tmp_path)
     assert hub.gets == []
 
 
@@ -168,6 +173,17 @@ def test_a_spoilt_partial_is_dropped_and_fetched_anew(
         handle.write(b"spoilt")
     assert pull(entry, dir=tmp_path, progress=log).read_bytes() == hub.data
     assert any("starting anew" in note for note in log.notes)
+
+
+def test_a_partial_that_grew_too_long_is_cut(
+    tmp_path: Path, hub: Any, make_entry: Any, hub_source: Any
+) -> None:
+    entry = make_entry(hub.data, hub_source)
+    hub.cuts = [10_000, 0, 0, 0]
+    with pytest.raises(DownloadError):
+        pull(entry, dir=tmp_path)
+    partial(tmp_path).write_bytes(hub.data + b"a tail")
+    assert pull(entry, dir=tmp_path).read_bytes() == hub.data
 
 
 def test_a_partial_of_another_file_is_not_used(
