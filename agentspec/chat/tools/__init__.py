@@ -1,0 +1,1 @@
+"""One parser per way of writing tool calls."""

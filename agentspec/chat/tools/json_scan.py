@@ -1,0 +1,148 @@
+"""A resumable scanner of one JSON object that remembers where its top-level values lie."""
+
+from __future__ import annotations
+
+import enum
+import json
+from typing import Any, NoReturn
+
+MAX_DEPTH = 100
+CLOSE_TAG = "</tool_call>"
+
+_SPACE = " \t\r\n"
+_OPEN = {"{": "}", "[": "]"}
+# Everything outside strings; anything else means that this is not JSON.
+_BARE = frozenset("+-.0123456789abcdefghijklmnopqrstuvwxyzEINY")
+
+
+class Scan(enum.Enum):
+    MORE = "more"
+    DONE = "done"
+    BROKEN = "broken"
+    DEEP = "deep"
+
+
+class ObjectScanner:
+    """Feed characters from the opening brace on; linear, one state per character.
+
+    `keys` lists the top-level keys read so far; `span(key)` is where the value of a key lies in
+    the text, from its first to behind its last character, once it is complete.
+    """
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.keys: list[str] = []
+        self._spans: dict[str, tuple[int, int]] = {}
+        self._closers: list[str] = []
+        self._in_string = False
+        self._escaped = False
+        self._string_start = 0
+        self._expect_key = False
+        self._value_start = -1
+        self._last = 0
+        # Position in CLOSE_TAG after a raw line feed inside a string, else -1.
+        self._tag = -1
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    @property
+    def source(self) -> str:
+        return "".join(self.text)
+
+    def span(self, key: str) -> tuple[int, int] | None:
+        return self._spans.get(key)
+
+    def feed(self, char: str) -> Scan:
+        position = len(self.text)
+        self.text.append(char)
+        if self._in_string:
+            return self._string_char(char, position)
+        if char in _SPACE:
+            return Scan.MORE
+        top = len(self._closers) == 1
+        if top and self._expect_key and char not in '"}':
+            return Scan.BROKEN
+        if top and not self._expect_key and self._value_start < 0 and char not in ":,}":
+            # Behind the colon the first character of the value starts it.
+            self._value_start = position
+        if char == '"':
+            self._in_string, self._escaped, self._string_start = True, False, position
+        elif char in _OPEN:
+            if len(self._closers) >= MAX_DEPTH:
+                return Scan.DEEP
+            self._closers.append(_OPEN[char])
+            if len(self._closers) == 1:
+                self._expect_key = True
+        elif char in "}]":
+            if not self._closers or self._closers.pop() != char:
+                return Scan.BROKEN
+            if not self._closers:
+                self._close_value()
+                return Scan.DONE
+        elif char == ",":
+            if top:
+                self._close_value()
+                self._expect_key = True
+        elif char != ":" and char not in _BARE:
+            return Scan.BROKEN
+        self._last = position + 1
+        return Scan.MORE
+
+    def _string_char(self, char: str, position: int) -> Scan:
+        if self._tag >= 0 or char == "\n":
+            # A closing tag on a line of its own inside a string: the string was never closed.
+            if char == "\n":
+                self._tag = 0
+            elif CLOSE_TAG[self._tag] == char:
+                self._tag += 1
+                if self._tag == len(CLOSE_TAG):
+                    return Scan.BROKEN
+            else:
+                self._tag = -1
+        if self._escaped:
+            self._escaped = False
+        elif char == "\\":
+            self._escaped = True
+        elif char == '"':
+            self._in_string = False
+            self._tag = -1
+            self._last = position + 1
+            if len(self._closers) == 1 and self._expect_key:
+                return self._key(position)
+        return Scan.MORE
+
+    def _key(self, position: int) -> Scan:
+        try:
+            key = json.loads("".join(self.text[self._string_start : position + 1]), strict=False)
+        except ValueError:
+            return Scan.BROKEN
+        self.keys.append(key)
+        self._expect_key = False
+        return Scan.MORE
+
+    def _close_value(self) -> None:
+        if self._value_start >= 0 and self.keys:
+            self._spans[self.keys[-1]] = (self._value_start, self._last)
+        self._value_start = -1
+
+
+def loads(text: str) -> Any:
+    """The value of JSON text, line feeds in strings allowed, NaN not. Raises ValueError."""
+    try:
+        return json.loads(text, strict=False, parse_constant=_no_constant)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def strictly_valid(text: str) -> bool:
+    """True when the text is JSON to the letter."""
+    try:
+        json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
