@@ -94,8 +94,8 @@ class TokenIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tokens and the sorted parts."""
-        return 4 * self._n + sum(s.nbytes for part in self._parts for s in part)
+        """Bytes held for the tokens and the sorted parts; the table of new ones comes on top."""
+        return self._tokens.nbytes + sum(s.nbytes for part in self._parts for s in part)
 
     def load(self, run: Sequence[int] | npt.NDArray[np.int32]) -> None:
         """Append many tokens at once, for a few hundred nanoseconds each."""
@@ -120,13 +120,9 @@ class TokenIndex:
         """Forget everything from `length` on."""
         if length >= self._n:
             return
-        while self._starts and self._starts[-1] >= length:
-            self._starts.pop()
-            self._parts.pop()
-        if self._starts and self._fresh_from > length:
+        while self._starts and self._fresh_from > length:
             self._fresh_from = self._starts.pop()
             self._parts.pop()
-        self._fresh_from = min(self._fresh_from, length)
         self._n = length
         self._merge()
 
@@ -202,9 +198,9 @@ class TokenIndex:
             self._tokens = larger
 
     def _merge(self) -> None:
-        """Sort what is new; parts of like size become one, so there are few to search."""
+        """Sort what is new; each part stays over twice the next, so there are few to search."""
         low, high = self._fresh_from, self._n
-        while self._starts and high - low >= low - self._starts[-1]:
+        while self._starts and high > low and 2 * (high - low) >= low - self._starts[-1]:
             low = self._starts.pop()
             self._parts.pop()
         if high > low:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 from agentspec.types import EMPTY_DRAFT, Draft, Verdict
@@ -11,8 +11,11 @@ from agentspec.types import EMPTY_DRAFT, Draft, Verdict
 class Controller(Protocol):
     """Decides per step; must not truncate or drop a draft by the value of a sampled token."""
 
-    def choose(self, drafts: Sequence[Draft], room: int) -> Draft:
-        """One of the drafts, perhaps truncated, perhaps empty; at most `room` tokens."""
+    def choose(self, drafts: Iterable[Draft], room: int) -> Draft:
+        """One of the drafts, perhaps truncated, perhaps empty; at most `room` tokens.
+
+        `drafts` is lazy: proposers behind the draft that is taken are not asked.
+        """
         ...
 
     def observe(self, verdict: Verdict) -> None: ...
@@ -29,7 +32,7 @@ class FixedController:
         self.k = k
         self.match_factor = match_factor
 
-    def choose(self, drafts: Sequence[Draft], room: int) -> Draft:
+    def choose(self, drafts: Iterable[Draft], room: int) -> Draft:
         for draft in drafts:
             if not draft.tokens:
                 continue

@@ -20,8 +20,15 @@ class RowClass:
         return self.sizes[-1] if self.sizes else None
 
     def limit(self, room: int) -> int:
-        """The most draft tokens a pass may carry when `room` would fit."""
-        return min(room, self.sizes[-1] - 1) if self.sizes else room
+        """The most draft tokens a pass may carry when `room` would fit, padding included."""
+        if not self.sizes:
+            return room
+        return max((size for size in self.sizes if size <= room + 1), default=1) - 1
+
+    @property
+    def spare(self) -> int:
+        """Rows that even a plain pass adds: the end of the context must leave room for them."""
+        return self.sizes[0] - 1 if self.sizes else 0
 
     def padding(self, rows: int) -> int:
         """Rows to add so that the pass has an allowed count; `rows` must not exceed the class."""

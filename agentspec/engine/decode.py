@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from agentspec.control.controller import Controller
 from agentspec.control.rows import ANY_ROWS, RowClass
@@ -26,21 +26,25 @@ def decode(
     *,
     rows: RowClass = ANY_ROWS,
     cancelled: Callable[[], bool] = lambda: False,
-) -> Iterator[Verdict]:
+) -> Generator[Verdict, None, None]:
     """Yield one verdict per target pass until the answer ends.
 
     The sequence must be started. After every yield its cache holds all committed tokens but the
     last, and it stays usable when the consumer leaves early or anything raises. Raises
-    CancelledError, and what the backend raises.
+    CancelledError, ContextOverflowError in exact mode when the prompt leaves no room for the
+    padding, and what the backend raises.
     """
     try:
+        stop.bound(sequence.room_with(rows.spare))
         finish = None
         while finish is None:
             if cancelled():
                 raise CancelledError("generation was cancelled; the text so far stands")
-            room = rows.limit(min(stop.left, sequence.backend.max_rows) - 1)
+            fits = min(sequence.backend.max_rows - 1, sequence.room)
+            room = min(stop.left - 1, rows.limit(fits))
             with stats.timing("draft"):
-                draft = controller.choose(panel.propose(room), room)
+                drafts = panel.propose(room, sequence.backend.vocab_size)
+                draft = controller.choose(drafts, room)
             with stats.timing("verify"):
                 output = sequence.verify(draft.tokens, padding=rows.padding(len(draft) + 1))
             run: list[int] = []
@@ -59,5 +63,7 @@ def decode(
                 controller.observe(verdict)
             yield verdict
     finally:
-        sequence.settle()
-        panel.end()
+        try:
+            sequence.settle()
+        finally:
+            panel.end()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from agentspec.engine.stats import TurnStats
 from agentspec.errors import CancelledError
-from agentspec.types import EMPTY_DRAFT, Draft, Proposer, TurnContext, Verdict
+from agentspec.types import EMPTY_DRAFT, Constraint, Draft, Proposer, TurnContext, Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -19,10 +19,17 @@ class Panel:
     in the statistics. Cancellation passes through.
     """
 
-    def __init__(self, proposers: Sequence[Proposer], stats: TurnStats) -> None:
+    def __init__(
+        self,
+        proposers: Sequence[Proposer],
+        stats: TurnStats,
+        *,
+        constraint: Constraint | None = None,
+    ) -> None:
         self._live = list(proposers)
         self._all = list(proposers)
         self._stats = stats
+        self._constraint = constraint
 
     def begin(self, turn: TurnContext) -> None:
         for proposer in list(self._live):
@@ -33,21 +40,24 @@ class Panel:
             except Exception as error:
                 self._leave_out(proposer, error)
 
-    def propose(self, room: int) -> list[Draft]:
-        """One draft per live proposer, in their order; none when there is no room."""
-        if room < 1:
-            return []
-        drafts = []
-        for proposer in list(self._live):
+    def propose(self, room: int, vocab_size: int) -> Iterator[Draft]:
+        """One draft per live proposer, in their order; none when there is no room.
+
+        Lazy: a proposer behind the draft that the controller takes is never asked. What a
+        constraint forbids is cut off deterministic drafts; a sampled token stays, since dropping
+        it by its value would change the law of the output.
+        """
+        for proposer in list(self._live) if room > 0 else []:
             draft = EMPTY_DRAFT
             try:
-                draft = proposer.propose(room)
+                draft = self._judgeable(proposer, proposer.propose(room), room, vocab_size)
+                if self._constraint is not None and draft.deterministic and draft.tokens:
+                    draft = draft.truncate(self._constraint.valid_prefix(draft.tokens))
             except CancelledError:
                 raise
             except Exception as error:
                 self._leave_out(proposer, error)
-            drafts.append(draft)
-        return drafts
+            yield draft
 
     def observe(self, verdict: Verdict) -> None:
         for proposer in list(self._live):
@@ -64,6 +74,24 @@ class Panel:
                 proposer.end()
             except Exception as error:
                 self._leave_out(proposer, error)
+
+    def _judgeable(self, proposer: Proposer, draft: Draft, room: int, vocab_size: int) -> Draft:
+        """The part that a target of this vocabulary can verify; a cut leaves the proposer out.
+
+        Never cut by the value of a token that was sampled from a q of the right size: that
+        would change the law of the output.
+        """
+        if draft.parents is not None:
+            raise ValueError("it drafted a tree, and only chains are verified")
+        for j, (token, q) in enumerate(zip(draft.tokens, draft.q, strict=True)):
+            if (q is not None and len(q) != vocab_size) or not 0 <= token < vocab_size:
+                self._leave_out(
+                    proposer,
+                    ValueError(f"position {j} of its draft is not of a vocabulary of {vocab_size}"),
+                )
+                draft = draft.truncate(j)
+                break
+        return draft.truncate(room)
 
     def _leave_out(self, proposer: Proposer, error: Exception) -> None:
         if proposer in self._live:

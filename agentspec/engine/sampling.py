@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from agentspec.backends.base import Output
-from agentspec.errors import InvalidRequestError
+from agentspec.errors import BackendError, InvalidRequestError
 from agentspec.types import Chance, Constraint, FloatArray, SamplingParams
 
 _MASK64 = (1 << 64) - 1
+_BLOCK = 256
 
 
 class SeededChance:
@@ -48,71 +49,109 @@ class SeededChance:
 
 
 def _inverse_cdf(weights: FloatArray, u: float) -> int:
-    cumulative = np.cumsum(weights, dtype=np.float64)
-    index = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
-    if index < len(cumulative) and weights[index] > 0:
-        return index
-    # u * total may round up onto the last step; the last token with mass is the one meant
-    return int(np.flatnonzero(weights)[-1])
+    """The first index whose cumulative weight exceeds u of the total."""
+    wide = weights.astype(np.float64)
+    low = 0
+    if len(wide) > 4 * _BLOCK:
+        # whole blocks are summed at several times the speed of a running sum
+        whole = len(wide) // _BLOCK * _BLOCK
+        sums = wide[:whole].reshape(-1, _BLOCK).sum(axis=1)
+        bounds = np.cumsum(np.append(sums, wide[whole:].sum()))
+        aim = u * bounds[-1]
+        block = min(int(bounds.searchsorted(aim, side="right")), len(sums))
+        low = block * _BLOCK
+        aim -= bounds[block - 1] if block else 0.0
+        cumulative = np.cumsum(wide[low : low + _BLOCK])
+    else:
+        cumulative = np.cumsum(wide)
+        aim = u * cumulative[-1]
+    at = int(cumulative.searchsorted(aim, side="right"))
+    if at < len(cumulative) and wide[low + at] > 0:
+        return low + at
+    # rounding put the aim onto a last step: the nearest token before it that has mass is meant
+    before = np.flatnonzero(wide[: low + at])
+    return int(before[-1] if len(before) else np.flatnonzero(wide)[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Probabilities of the next token: dense [vocab] when `ids` is None, else of `ids` only."""
+    """The law of the next token: `weights` / `total`, of every id when `ids` is None.
 
-    probs: npt.NDArray[np.float64]
+    `weights` are dense [vocab] or those of `ids` (ascending) only; every other id has none.
+    They are not divided through: at 150k ids that costs as much as all the rest.
+    """
+
+    weights: FloatArray
+    total: float
     ids: npt.NDArray[np.int64] | None = None
+
+    @property
+    def probs(self) -> npt.NDArray[np.float64]:
+        """Probabilities, in the order of `weights`; they sum to 1."""
+        return np.divide(self.weights, self.total, dtype=np.float64)
+
+    @property
+    def largest(self) -> float:
+        """The probability of the likeliest token."""
+        return float(self.weights.max()) / self.total
 
     def of(self, token: int) -> float:
         """The probability of one token."""
-        if self.ids is None:
-            return float(self.probs[token]) if 0 <= token < len(self.probs) else 0.0
-        at = np.flatnonzero(self.ids == token)
-        return float(self.probs[at[0]]) if len(at) else 0.0
+        at = token
+        if self.ids is not None:
+            at = int(self.ids.searchsorted(token))
+            if at == len(self.ids) or self.ids[at] != token:
+                return 0.0
+        return float(self.weights[at]) / self.total if 0 <= at < len(self.weights) else 0.0
 
     def dense(self, vocab_size: int) -> npt.NDArray[np.float64]:
-        """The same distribution as an array [vocab]."""
-        if self.ids is None:
-            return self.probs
+        """The same distribution as an array [vocab_size]; ids behind the weights get 0."""
         full = np.zeros(vocab_size)
-        full[self.ids] = self.probs
+        full[slice(len(self.weights)) if self.ids is None else self.ids] = self.probs
         return full
 
+    def best(self) -> int:
+        """The likeliest token."""
+        return self._id(int(self.weights.argmax()))
+
     def sample(self, chance: Chance, position: int) -> int:
-        index = chance.categorical(self.probs, position)
-        return index if self.ids is None else int(self.ids[index])
+        return self._id(chance.categorical(self.weights, position))
+
+    def sample_draft(self, chance: Chance) -> int:
+        return self._id(chance.draft(self.weights))
 
     def residual(self, q: FloatArray) -> Distribution:
         """max(p - q, 0), renormalised: the law of a recovered token after a rejection.
 
         Speculative sampling, Leviathan et al. 2023 (arXiv 2211.17192), section 2.3.
         """
-        rest = np.maximum(self.probs - (q if self.ids is None else q[self.ids]), 0.0)
-        total = rest.sum()
-        if total <= 0.0:
+        rest = self.probs
+        rest -= q if self.ids is None else q[self.ids]
+        np.maximum(rest, 0.0, out=rest)
+        total = float(rest.sum())
+        if not total > 0.0:
             # p = q up to rounding: a rejection had probability ~0, any draw from p is right
             return self
-        return Distribution(rest / total, self.ids)
+        return Distribution(rest, total, self.ids)
+
+    def _id(self, index: int) -> int:
+        return index if self.ids is None else int(self.ids[index])
 
 
 def shape(logits: FloatArray, params: SamplingParams) -> Distribution:
     """Temperature, top-k, top-p and min-p over processed logits [vocab], in that order.
 
     top-p keeps the smallest set, by falling probability, whose mass reaches top_p. Work after
-    top-k is on the surviving ids only. Raises InvalidRequestError when every token is masked.
+    top-k is on the surviving ids only. Raises InvalidRequestError when every token is masked,
+    BackendError when logits are not numbers.
     """
     peak = float(logits.max())
-    if not np.isfinite(peak):
-        raise InvalidRequestError(
-            "no token is left to choose from: the constraint or logit_bias forbids every one"
-        )
+    _check_peak(peak)
     ids: npt.NDArray[np.int64] | None = None
     if 0 < params.top_k < len(logits):
-        ids = np.argpartition(logits, -params.top_k)[-params.top_k :].astype(np.int64)
-        ids.sort()
-        logits = logits[ids]
-    scaled = np.subtract(logits, peak, dtype=np.float32 if ids is None else np.float64)
-    weights = np.exp(scaled / max(params.temperature, 1e-6)).astype(np.float64)
+        ids = _largest(logits, params.top_k)
+        logits = logits[ids].astype(np.float64)
+    weights: FloatArray = np.exp((logits - peak) / max(params.temperature, 1e-6))
     if params.top_p < 1.0:
         keep = _nucleus(weights, params.top_p)
         ids = keep if ids is None else ids[keep]
@@ -121,23 +160,61 @@ def shape(logits: FloatArray, params: SamplingParams) -> Distribution:
         keep = np.flatnonzero(weights >= params.min_p * weights.max())
         ids = keep if ids is None else ids[keep]
         weights = weights[keep]
-    return Distribution(weights / weights.sum(), ids)
+    return Distribution(weights, float(weights.sum(dtype=np.float64)), ids)
 
 
-def _nucleus(weights: npt.NDArray[np.float64], top_p: float) -> npt.NDArray[np.int64]:
-    """Ascending indices of the smallest set by falling weight with mass >= top_p."""
-    need = top_p * weights.sum()
-    n, width = len(weights), 256
-    while True:
-        # a partial order of the few largest is enough nearly always; 150k need no full sort
-        top = np.argpartition(weights, n - width)[n - width :] if width < n else np.arange(n)
-        top = top[np.argsort(-weights[top], kind="stable")]
-        mass = np.cumsum(weights[top])
-        if mass[-1] >= need or width >= n:
-            cut = int(np.searchsorted(mass, need, side="left")) + 1
-            kept: npt.NDArray[np.int64] = np.sort(top[: min(cut, len(top))]).astype(np.int64)
-            return kept
-        width *= 8
+def _check_peak(peak: float) -> None:
+    if peak == -np.inf:
+        raise InvalidRequestError(
+            "no token is left to choose from: the constraint or logit_bias forbids every one"
+        )
+    if not np.isfinite(peak):
+        raise BackendError(f"the largest logit is {peak}: the model computed no numbers")
+
+
+def _largest(values: FloatArray, k: int) -> npt.NDArray[np.int64]:
+    """Ascending indices of the k largest values; which of equal ones is not defined."""
+    n = len(values) // _BLOCK * _BLOCK
+    candidates: npt.NDArray[np.int64] = np.arange(len(values))
+    if k <= n // _BLOCK:
+        # k blocks have a maximum of at least the k-th largest one, so k values reach it
+        maxima = values[:n].reshape(-1, n // _BLOCK).max(axis=0)
+        floor = np.partition(maxima, len(maxima) - k)[len(maxima) - k]
+        candidates = np.flatnonzero(values >= floor)
+    cut = len(candidates) - k
+    return np.sort(candidates[np.argpartition(values[candidates], cut)[cut:]])
+
+
+def _nucleus(weights: FloatArray, top_p: float) -> npt.NDArray[np.int64]:
+    """Ascending indices of the smallest set by falling weight with mass >= top_p.
+
+    Of 150k weights only those near the edge of the set need an order: a band of values that
+    holds the edge is found, then halved about its mean until it is small.
+    """
+    need = top_p * float(weights.sum(dtype=np.float64))
+    high = floor = float(weights.max())  # what lies above `high` is kept, its mass is `before`
+    mass = before = 0.0
+    while mass <= need and floor > 0.0:
+        high, floor, before = floor, floor / 8 if floor > 1e-30 else 0.0, mass
+        edge = np.flatnonzero(weights > floor)
+        mass = float(weights[edge].sum(dtype=np.float64))
+    edge = edge[weights[edge] <= high]
+    while len(edge) > _BLOCK:
+        values = weights[edge]
+        pivot = values.mean()
+        upper = values > pivot
+        if upper.all() or not upper.any():  # equal up to the rounding of their mean
+            break
+        mass = before + float(values[upper].sum(dtype=np.float64))
+        if mass > need:
+            edge = edge[upper]
+        else:
+            edge, high, before = edge[~upper], pivot, mass
+    edge = edge[np.argsort(-weights[edge], kind="stable")]
+    reached = np.cumsum(weights[edge], dtype=np.float64).searchsorted(need - before)
+    keep = weights > high
+    keep[edge[: int(reached) + 1]] = True
+    return np.flatnonzero(keep)
 
 
 class Sampler:
@@ -158,10 +235,13 @@ class Sampler:
         self.params = params
         self.chance = chance
         self.constraint = constraint
+        self.logprobs: list[tuple[float, list[tuple[int, float]]]] = []
         self._counts: dict[int, int] = {}
         self._seen = set(prompt) if params.repetition_penalty != 1.0 else set()
         self._bias_ids = np.fromiter(params.logit_bias.keys(), dtype=np.int64)
         self._bias = np.fromiter(params.logit_bias.values(), dtype=np.float32)
+        if np.isposinf(self._bias).any():
+            raise InvalidRequestError("logit_bias must be below infinity", param="logit_bias")
 
     def draw(self, output: Output, i: int, position: int) -> int:
         """The token of row i by the target's own law."""
@@ -172,9 +252,12 @@ class Sampler:
             if self.constraint is None:
                 return best
             mask = self.constraint.mask()
-            if mask[best]:
+            if best < len(mask) and mask[best]:
                 return best
-        return int(self.process(output.logits(i)).argmax())
+        logits = self.process(output.logits(i))
+        token = int(logits.argmax())
+        _check_peak(float(logits[token]))
+        return token
 
     def law(self, output: Output, i: int) -> Distribution:
         """p of row i after all processing (temperature > 0)."""
@@ -210,8 +293,13 @@ class Sampler:
             logits[len(allowed) :] = -np.inf
         return logits
 
-    def commit(self, token: int) -> None:
-        """Follow a committed token: counts for penalties, state of the constraint."""
+    def commit(self, token: int, output: Output | None = None, row: int = 0) -> None:
+        """Follow a committed token: counts for penalties, state of the constraint.
+
+        With `logprobs` asked for, the row it was drawn from is read once more.
+        """
+        if self.params.logprobs is not None and output is not None:
+            self.logprobs.append(logprobs(output.logits(row), token, self.params.logprobs))
         if self.params.reshapes:
             self._counts[token] = self._counts.get(token, 0) + 1
             self._seen.add(token)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from agentspec.backends.base import Backend, Checkpoint, Output, Rollback, Rows, SeqId
-from agentspec.errors import AgentspecError, ContextOverflowError, RollbackError
+from agentspec.errors import (
+    AgentspecError,
+    CancelledError,
+    ContextOverflowError,
+    InvalidRequestError,
+    RollbackError,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +32,7 @@ class LiveSequence:
         self._seq: SeqId = backend.open()
         self._valid = 0
         self._saved: Checkpoint | None = None
+        self._checkpoints = backend.capabilities.rollback is Rollback.CHECKPOINT
 
     @property
     def seq(self) -> SeqId:
@@ -36,16 +43,32 @@ class LiveSequence:
         """Tokens that can still be committed before the context is full."""
         return self.backend.n_ctx - len(self.tokens)
 
-    def start(self, prompt: Sequence[int]) -> int:
+    def room_with(self, spare: int) -> int:
+        """Tokens that can be committed when every pass adds `spare` rows.
+
+        Raises ContextOverflowError when there is not one.
+        """
+        if self.room <= spare:
+            raise ContextOverflowError(len(self.tokens) + spare, self.backend.n_ctx)
+        return self.room - spare
+
+    def start(self, prompt: Sequence[int], *, cancelled: Callable[[], bool] = lambda: False) -> int:
         """Make `prompt` the committed tokens, reusing the longest cached prefix.
 
-        Returns the number of reused tokens. Raises ContextOverflowError.
+        Returns the number of reused tokens. Raises ContextOverflowError, and CancelledError when
+        `cancelled` says so between two chunks.
         """
+        if not prompt:
+            raise InvalidRequestError("the prompt has no tokens", param="messages")
         if len(prompt) >= self.backend.n_ctx:
             raise ContextOverflowError(len(prompt), self.backend.n_ctx)
         self.adopt(prompt)
         reused = self._valid
-        self._fill(len(prompt) - 1)
+        try:
+            self._fill(len(prompt) - 1, cancelled)
+        except BaseException:
+            self.settle()
+            raise
         return reused
 
     def verify(self, draft: Sequence[int], *, padding: int = 0) -> Output:
@@ -55,8 +78,7 @@ class LiveSequence:
         for bit-equal logits. Raises DecodeError with the cache unchanged.
         """
         rows = [self.tokens[-1], *draft, *(self.tokens[-1:] * padding)]
-        needs_checkpoint = self.backend.capabilities.rollback is not Rollback.TRIM
-        if needs_checkpoint and len(rows) > 1:
+        if self._checkpoints and len(rows) > 1:
             self._saved = self.backend.checkpoint(self._seq)
         # padding rows ask for logits too, so that every pass of a row count is the same pass
         output = self.backend.forward([Rows(self._seq, rows, logits_from=0)])
@@ -82,18 +104,28 @@ class LiveSequence:
 
     def next_row(self) -> Output:
         """Compute every token that is not cached; the one row of logits follows the last."""
-        self._fill(len(self.tokens) - 1)
-        output = self.backend.forward([Rows(self._seq, self.tokens[-1:], logits_from=0)])
-        self._valid += 1
+        assert self._valid < len(self.tokens)
+        if self._checkpoints and self._saved is None:
+            self._fill(len(self.tokens) - 1)
+            self._saved = self.backend.checkpoint(self._seq)
+        self._fill(len(self.tokens) - self._chunk)
+        output = self.backend.forward([Rows(self._seq, self.tokens[self._valid :])])
+        self._valid = len(self.tokens)
         return output
 
-    def keep(self, length: int) -> None:
-        """Forget every token from `length` on, cached or not; at least one stays uncached."""
-        del self.tokens[length:]
-        cached = min(self._valid, max(length - 1, 0))
-        if self._valid > cached:
-            self._valid = cached
-            self._rewind(cached)
+    def correct(self, length: int, tokens: Sequence[int]) -> None:
+        """Put `tokens` in the place of every token from `length` on, computing nothing yet.
+
+        The cache keeps what still holds, never the last token.
+        """
+        have = min(self._valid, self.backend.length(self._seq))
+        cached = max(0, min(have, length, length + len(tokens) - 1))
+        cut = cached < self._valid
+        self._valid = cached  # first: whatever interrupts what follows, no wrong token counts
+        self.tokens[length:] = tokens
+        if cut:
+            self._rewind(cached, refill=False)
+        self._saved = None
 
     def settle(self) -> None:
         """Make cache and committed tokens agree after whatever happened."""
@@ -130,9 +162,11 @@ class LiveSequence:
         if refill:
             self._fill(length)
 
-    def _fill(self, length: int) -> None:
+    def _fill(self, length: int, cancelled: Callable[[], bool] = lambda: False) -> None:
         """Prefill committed tokens up to `length`, in chunks so that a cancel is heard."""
         while self._valid < length:
+            if cancelled():
+                raise CancelledError("generation was cancelled while the prompt was read")
             upto = min(self._valid + self._chunk, length)
             part = self.tokens[self._valid : upto]
             self.backend.forward([Rows(self._seq, part, logits_from=len(part))])

@@ -30,13 +30,13 @@ def judge(
         else:
             assert q is not None
             drawn = _accept_or_recover(sampler.law(output, i), q, token, sampler, position + i)
-        sampler.commit(drawn)
+        sampler.commit(drawn, output, i)
         yield drawn, drawn == token
         if drawn != token:
             return
     n = len(draft)
     bonus = sampler.draw(output, n, position + n)
-    sampler.commit(bonus)
+    sampler.commit(bonus, output, n)
     yield bonus, False
 
 

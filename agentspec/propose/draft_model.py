@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
-from agentspec.backends.base import Backend
-from agentspec.engine.sampling import shape
+from agentspec.backends.base import Backend, Output
+from agentspec.engine.sampling import Distribution, shape
 from agentspec.engine.session import LiveSequence
+from agentspec.errors import BackendError
 from agentspec.types import (
-    EMPTY_DRAFT,
     Chance,
     Draft,
     Evidence,
@@ -20,6 +17,9 @@ from agentspec.types import (
     TurnContext,
     Verdict,
 )
+
+_GREEDY = SamplingParams(temperature=1.0)
+"""How sure the draft model is of its arg-max."""
 
 
 class DraftModel:
@@ -39,55 +39,45 @@ class DraftModel:
     def __init__(
         self, backend: Backend, *, target_vocab: int, k: int = 8, p_min: float = 0.4
     ) -> None:
-        self._backend = backend
         self._vocab = target_vocab
         self._k = k
         self._p_min = p_min
-        self._sequence = LiveSequence(backend)
+        self.sequence = LiveSequence(backend)
         self._committed = 0
         self._sampling = SamplingParams()
         self._chance: Chance | None = None
 
-    @property
-    def cached(self) -> int:
-        """Tokens in the draft model's cache; after a step at most committed - 1."""
-        return self._backend.length(self._sequence.seq)
-
     def begin(self, turn: TurnContext) -> None:
         # nothing is computed yet: a draft model that is never asked costs nothing
-        self._sequence.adopt(turn.tokens)
+        self.sequence.adopt(turn.tokens)
         self._committed = len(turn.tokens)
         self._sampling, self._chance = turn.sampling, turn.chance
 
     def propose(self, max_tokens: int) -> Draft:
-        sequence = self._sequence
+        sequence = self.sequence
         room = min(max_tokens, self._k, sequence.room)
-        if room < 1:
-            return EMPTY_DRAFT
         sampled = not self._sampling.greedy and self._sampling.seed is None
         tokens: list[int] = []
         laws: list[FloatArray | None] = []
         confidence: list[float] = []
-        try:
-            while len(tokens) < room:
-                logits = sequence.next_row().logits(0)
-                q = self._law(logits)
-                surest = float(q.max())
-                if surest < self._p_min:
+        while len(tokens) < room:
+            try:
+                q = self._law(sequence.next_row())
+            except BackendError:
+                # what was sampled stands: to drop it because of where it led is a choice by value
+                if tokens:
                     break
-                if sampled:
-                    assert self._chance is not None
-                    token = self._chance.draft(q)
-                else:
-                    token = int(q.argmax())
-                confidence.append(surest)
-                laws.append(q if sampled else None)
-                tokens.append(token)
-                sequence.append(token)
-        finally:
-            # a failure half-way leaves the committed tokens, whatever was drafted behind them
-            if not tokens:
-                sequence.keep(self._committed)
+                raise
+            if q.largest < self._p_min:
+                break
+            if sampled:
+                assert self._chance is not None
+                tokens.append(q.sample_draft(self._chance))
+            else:
+                tokens.append(q.best())
+            laws.append(q.dense(self._vocab) if sampled else None)
+            confidence.append(q.largest)
+            sequence.append(tokens[-1])
         return Draft(
             tuple(tokens),
             (self.name,) * len(tokens),
@@ -96,30 +86,22 @@ class DraftModel:
         )
 
     def observe(self, accepted: Sequence[int], verdict: Verdict) -> None:
-        drafted = self._sequence.tokens[self._committed :]
+        drafted = self.sequence.tokens[self._committed :]
         same = 0
         while same < min(len(drafted), len(accepted)) and drafted[same] == accepted[same]:
             same += 1
-        self._sequence.keep(self._committed + same)
-        for token in accepted[same:]:
-            self._sequence.append(token)
+        self.sequence.correct(self._committed + same, accepted[same:])
         self._committed += len(accepted)
 
     def end(self) -> None:
-        self._sequence.settle()
+        # drafted tokens are still behind the committed ones when a step broke off
+        self.sequence.correct(self._committed, ())
+        self.sequence.settle()
 
     def close(self) -> None:
-        self._sequence.close()
+        self.sequence.close()
 
-    def _law(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """q over the target's vocabulary [target_vocab], under the target's sampling settings."""
-        if len(logits) > self._vocab:
-            logits = logits[: self._vocab]
-        if self._sampling.greedy:
-            weights = np.exp(logits - logits.max()).astype(np.float64)
-            q: npt.NDArray[np.float64] = weights / weights.sum()
-        else:
-            q = shape(logits, self._sampling).dense(len(logits))
-        if len(q) < self._vocab:
-            q = np.concatenate([q, np.zeros(self._vocab - len(q))])
-        return q
+    def _law(self, output: Output) -> Distribution:
+        """q over ids of the target's vocabulary, under the target's sampling settings."""
+        logits = output.logits(0)[: self._vocab]
+        return shape(logits, _GREEDY if self._sampling.greedy else self._sampling)

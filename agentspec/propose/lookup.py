@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from agentspec.context.index import SEPARATOR, Match, TokenIndex
@@ -14,8 +15,8 @@ class Lookup:
     """Proposes what followed the longest suffix match, deterministically (q is one-hot).
 
     Searches the live sequence and the token runs given as context; the longer match wins, the
-    live one of equals. `min_match` is in tokens. Prompt lookup / LLMA, Yang et al. 2023
-    (arXiv 2304.04487).
+    live one of equals. A draft from the context is reported under the name of its run.
+    `min_match` is in tokens. Prompt lookup / LLMA, Yang et al. 2023 (arXiv 2304.04487).
     """
 
     name = "lookup"
@@ -24,7 +25,7 @@ class Lookup:
         self._min_match = min_match
         self._live = TokenIndex(orders=_orders(min_match))
         self._context = TokenIndex(orders=_orders(min_match))
-        self._context_key: tuple[int, ...] = ()
+        self._runs: list[tuple[int, str, int]] = []  # hash, source, where it begins
         self._tail: list[int] = []
 
     def begin(self, turn: TurnContext) -> None:
@@ -37,7 +38,7 @@ class Lookup:
         self._live.truncate(n)
         self._live.load(prompt[n:])
         self._tail = prompt[-_REACH:]
-        self._load_context([run for _, run in turn.context])
+        self._load_context(turn.context)
 
     def propose(self, max_tokens: int) -> Draft:
         best: Match | None = None
@@ -49,7 +50,8 @@ class Lookup:
         if best is None or best.length < self._min_match:
             return EMPTY_DRAFT
         run = index.continuation(best.start, max_tokens)
-        return Draft.chain(run, self.name, Evidence(best.length, best.occurrences))
+        source = self.name if index is self._live else self._source(best.start)
+        return Draft.chain(run, source, Evidence(best.length, best.occurrences))
 
     def observe(self, accepted: Sequence[int], verdict: Verdict) -> None:
         for token in accepted:
@@ -59,18 +61,26 @@ class Lookup:
     def end(self) -> None:
         return None
 
-    def _load_context(self, runs: Sequence[Sequence[int]]) -> None:
-        # the same files usually come with every turn
-        key = tuple(hash(tuple(run)) for run in runs)
-        if key == self._context_key:
-            return
-        self._context = TokenIndex(orders=_orders(self._min_match))
+    def _source(self, start: int) -> str:
+        return self._runs[bisect_right(self._runs, start, key=lambda run: run[2]) - 1][1]
+
+    def _load_context(self, context: Sequence[tuple[str, Sequence[int]]]) -> None:
+        # the same files usually come with every turn: only what is new behind them is loaded
+        keys = [(hash(tuple(run)), source) for source, run in context]
+        same = 0
+        while same < min(len(keys), len(self._runs)) and keys[same] == self._runs[same][:2]:
+            same += 1
+        if same < len(self._runs):
+            self._context.truncate(self._runs[same][2])
+            del self._runs[same:]
+        at = len(self._context)
         joined: list[int] = []
-        for run in runs:
+        for (digest, source), (_, run) in zip(keys[same:], context[same:], strict=True):
+            self._runs.append((digest, source, at + len(joined)))
             joined += run
             joined.append(SEPARATOR)
-        self._context.load(joined)
-        self._context_key = key
+        if joined:
+            self._context.load(joined)
 
 
 def _orders(min_match: int) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -27,6 +28,20 @@ from agentspec.errors import (
 from agentspec.types import EMPTY_DRAFT, Draft, TurnContext, Verdict
 
 Law = Callable[[Sequence[int]], npt.NDArray[np.float32]]
+
+
+def hashed_law(vocab_size: int, seed: int = 0, *, scale: float = 2.0) -> Law:
+    """Logits drawn anew for every different run of cached tokens: any wrong cache shows."""
+    known: dict[int, npt.NDArray[np.float32]] = {}
+
+    def law(cached: Sequence[int]) -> npt.NDArray[np.float32]:
+        key = zlib.crc32(np.asarray(cached, dtype=np.int64).tobytes(), seed)
+        if key not in known:
+            drawn = np.random.default_rng(key).normal(0.0, scale, vocab_size)
+            known[key] = drawn.astype(np.float32)
+        return known[key]
+
+    return law
 
 
 class ScriptedTokenizer:
@@ -159,9 +174,13 @@ class ScriptedBackend:
         self.passes.append(tuple(t for part in rows for t in part.tokens))
         if number in self.fail_at:
             raise DecodeError(f"pass {number} failed as scripted")
+        if len(self.passes[-1]) > self.max_rows:
+            raise DecodeError(f"{len(self.passes[-1])} rows in a pass that takes {self.max_rows}")
         for part in rows:
             if len(self.caches[part.seq]) + len(part.tokens) > self.n_ctx:
                 raise DecodeError("the cache of the scripted backend is full")
+            if any(not 0 <= token < self.vocab_size for token in part.tokens):
+                raise DecodeError(f"a token lies outside the vocabulary of {self.vocab_size}")
         thunks: list[Callable[[], npt.NDArray[np.float32]]] = []
         for part in rows:
             cache = self.caches[part.seq]
@@ -188,6 +207,8 @@ class ScriptedBackend:
         raise UnsupportedError("a scripted backend verifies chains only")
 
     def checkpoint(self, seq: SeqId) -> Checkpoint:
+        if self.capabilities.rollback is Rollback.NONE:
+            raise UnsupportedError("this scripted backend cannot return to an earlier state")
         return Checkpoint(seq, len(self.caches[seq]), tuple(self.caches[seq]))
 
     def restore(self, checkpoint: Checkpoint) -> None:
