@@ -30,7 +30,7 @@ _MAX_BYTES = 64 * 1024
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
-KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+KvType = Literal["f32", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 FlashAttention = Literal["auto", "on", "off"]
 
 
@@ -59,7 +59,7 @@ RULES: Mapping[str, Rule] = {
     "kv_type": Rule(
         "choice",
         "number format of the KV cache",
-        choices=("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"),
+        choices=("f32", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"),
         project=True,
     ),
     "flash_attn": Rule("choice", "flash attention", choices=("auto", "on", "off"), project=True),

@@ -57,7 +57,12 @@ __all__ = [
 
 
 class AgentspecError(Exception):
-    """Base of everything agentspec raises on purpose."""
+    """Base of everything agentspec raises on purpose.
+
+    `partial` is the text that was generated before the failure, when there was any.
+    """
+
+    partial: str = ""
 
 
 class ConfigError(AgentspecError):

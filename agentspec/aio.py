@@ -1,0 +1,52 @@
+"""Blocking generators for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+async def in_thread(
+    produce: Callable[[threading.Event], Iterator[_T]],
+) -> AsyncIterator[_T]:
+    """Run a blocking generator in a thread of its own and hand its items over.
+
+    One thread per generator: the engine knows by the thread who holds it.
+    """
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[tuple[bool, Any]] = asyncio.Queue()
+    stop = threading.Event()
+
+    def hand(done: bool, value: object) -> None:
+        # the loop may be gone when its program ends
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(queue.put_nowait, (done, value))
+
+    def work() -> None:
+        try:
+            for item in produce(stop):
+                hand(False, item)
+                if stop.is_set():
+                    break
+        except BaseException as error:
+            hand(True, error)
+        else:
+            hand(True, None)
+
+    thread = threading.Thread(target=work, name="agentspec-stream", daemon=True)
+    thread.start()
+    try:
+        while True:
+            done, value = await queue.get()
+            if not done:
+                yield value
+            elif value is None:
+                return
+            else:
+                raise value
+    finally:
+        stop.set()

@@ -1,0 +1,451 @@
+"""The public engine: `complete`, `stream`, their async forms, and `Engine` to load once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from agentspec.aio import in_thread
+from agentspec.answer import Answer, TokenEvent
+from agentspec.backends.base import Backend, Tokenizer
+from agentspec.chat import constraint as grammars
+from agentspec.chat.stream import AnswerDelta, AnswerStream
+from agentspec.chat.template import ChatTemplate, encode_chat
+from agentspec.chat.tools.base import CallFormat
+from agentspec.chat.tools.hermes_json import HermesJson
+from agentspec.control.controller import Controller, FixedController
+from agentspec.control.rows import ANY_ROWS, RowClass
+from agentspec.engine.decode import decode
+from agentspec.engine.panel import Panel
+from agentspec.engine.sampling import Sampler, SeededChance
+from agentspec.engine.session import LiveSequence
+from agentspec.engine.stats import TurnStats
+from agentspec.engine.stop import StopRule
+from agentspec.errors import (
+    AgentspecError,
+    ContextOverflowError,
+    EngineClosedError,
+    InvalidRequestError,
+)
+from agentspec.propose.draft_model import DraftModel
+from agentspec.propose.lookup import Lookup
+from agentspec.request import Request, parse_request
+from agentspec.turns import Turnstile
+from agentspec.types import Constraint, Proposer, TurnContext, Verdict
+from agentspec.wire import Chunk, Completion, TokenLogprob, TopLogprob
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Engine:
+    """A loaded target, its proposers and one live sequence that successive turns share.
+
+    Thread-safe: concurrent requests queue. Use it as a context manager, or call `close`.
+    `chunk` is the most prompt tokens per pass: a cancel is heard between chunks.
+    """
+
+    def __init__(
+        self,
+        target: Backend,
+        *,
+        template: ChatTemplate,
+        model: str = "local",
+        draft: Backend | None = None,
+        call_format: CallFormat | None = None,
+        controller: Callable[[int | None], Controller] | None = None,
+        max_tokens: int = 1024,
+        rows: RowClass = ANY_ROWS,
+        exact: bool = False,
+        chunk: int = 512,
+    ) -> None:
+        self.target = target
+        self.draft = draft
+        self.model = model
+        self.rows = rows
+        self.exact = exact
+        self.last_stats: TurnStats | None = None
+        self._template = template
+        self._format = call_format or HermesJson()
+        self._controller = controller or _fixed_controller
+        self._max_tokens = max_tokens
+        self._chunk = chunk
+        self._sequence = LiveSequence(target, chunk=chunk)
+        self._lookup = Lookup()
+        self._draft_model = DraftModel(draft, target_vocab=target.vocab_size) if draft else None
+        self._turn = Turnstile()
+        self._cancel = threading.Event()
+        self._closed = False
+        self._open_streams: weakref.WeakSet[Generator[TokenEvent, None, None]] = weakref.WeakSet()
+        self._encode_file = lru_cache(maxsize=256)(target.tokenizer.encode)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The committed tokens of the live sequence: the last prompt and its answer."""
+        return list(self._sequence.tokens)
+
+    @classmethod
+    def load(
+        cls,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        draft: str | os.PathLike[str] | None = None,
+        template: str | None = None,
+        **settings: Any,
+    ) -> Engine:
+        """Load a GGUF file or catalog entry; see `agentspec.load`."""
+        from agentspec.loading import load_engine
+
+        return load_engine(model, draft=draft, template=template, **settings)
+
+    def complete(self, messages: object, **options: Any) -> Completion:
+        """One whole answer; options as of `agentspec.complete`.
+
+        Raises InvalidRequestError and ContextOverflowError for the request, EngineClosedError,
+        CancelledError, and BackendError when a pass fails; `partial` of the error is the text
+        so far.
+        """
+        answer, events = self._begin(parse_request(messages, **options))
+        for event in events:
+            answer.add(event)
+        return answer.completion()
+
+    def stream(self, messages: object, **options: Any) -> Iterator[Chunk]:
+        """The same answer in chunks, one per token that shows something.
+
+        The request is checked at once; the engine is held from the first chunk until the stream
+        ends or is closed.
+        """
+        answer, events = self._begin(parse_request(messages, **options))
+        return answer.chunks(events)
+
+    async def acomplete(self, messages: object, **options: Any) -> Completion:
+        """`complete` in a thread; cancelling the task stops the generation."""
+        parts = self.astream_events(messages, **options)
+        answer: Answer | None = None
+        async for answer, event in parts:
+            if event is not None:
+                answer.add(event)
+        assert answer is not None
+        return answer.completion()
+
+    async def astream(self, messages: object, **options: Any) -> AsyncIterator[Chunk]:
+        """`stream` for asyncio; leaving the loop stops the generation."""
+        async for chunk in in_thread(lambda stop: self._chunks(messages, options, stop)):
+            yield chunk
+
+    async def astream_events(
+        self, messages: object, **options: Any
+    ) -> AsyncIterator[tuple[Answer, TokenEvent | None]]:
+        """Tokens with who proposed them, for programs that show it; the first has no event."""
+
+        def produce(stop: threading.Event) -> Iterator[tuple[Answer, TokenEvent | None]]:
+            answer, events = self._begin(parse_request(messages, **options), stop)
+            yield answer, None
+            for event in events:
+                yield answer, event
+
+        async for item in in_thread(produce):
+            yield item
+
+    @contextmanager
+    def borrowed(self) -> Iterator[Backend]:
+        """The target with none of its sequences in use, while no request runs."""
+        self._turn.acquire()
+        try:
+            self._sequence.close()
+            yield self.target
+        finally:
+            self._sequence = LiveSequence(self.target, chunk=self._chunk)
+            self._turn.release()
+
+    def cancel(self) -> None:
+        """Stop the running request within one pass; it raises CancelledError."""
+        self._cancel.set()
+
+    def close(self) -> None:
+        """Free the models; waits for the running request. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._cancel.set()
+        if self._turn.mine():
+            # a stream that this thread began and did not finish would wait for itself
+            for events in list(self._open_streams):
+                events.close()
+        self._turn.acquire()
+        try:
+            for backend in (self.draft, self.target):
+                if backend is not None:
+                    backend.close()
+        finally:
+            self._turn.release()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _chunks(
+        self, messages: object, options: dict[str, Any], stop: threading.Event
+    ) -> Iterator[Chunk]:
+        answer, events = self._begin(parse_request(messages, **options), stop)
+        return answer.chunks(events)
+
+    def _begin(
+        self, request: Request, stop: threading.Event | None = None
+    ) -> tuple[Answer, Generator[TokenEvent, None, None]]:
+        """Everything that can be refused is refused here, before the engine is held."""
+        if self._closed:
+            raise EngineClosedError("the engine was closed; load it again")
+        if request.speculation.exact and not self.exact:
+            raise InvalidRequestError(
+                "speculation.exact needs an engine that was loaded with exact=True",
+                param="speculation.exact",
+            )
+        tokenizer = self.target.tokenizer
+        tools = request.tools if request.tool_choice != "none" else []
+        prompt = encode_chat(
+            self._template,
+            tokenizer,
+            request.messages,
+            tools,
+            list(getattr(tokenizer, "special_pieces", ())),
+            bos_id=getattr(tokenizer, "bos_id", None) if _adds_bos(tokenizer) else None,
+        )
+        # padding rows need room behind the last token
+        n_ctx = self.target.n_ctx - ((self.rows.largest or 1) - 1)
+        if len(prompt) >= n_ctx:
+            raise ContextOverflowError(len(prompt), n_ctx)
+        answer = Answer(self.model, TurnStats(prompt_tokens=len(prompt)))
+        most = min(request.max_tokens or self._max_tokens, n_ctx - len(prompt))
+        constraint = self._constraint(request)
+        parser = self._format.parser(request.tools) if tools else None
+        text = AnswerStream(
+            request.stop, parser=parser, thinking="<think>" in self._template.source
+        )
+        events = self._run(request, prompt, most, constraint, text, answer, stop)
+        self._open_streams.add(events)
+        return answer, events
+
+    def _run(
+        self,
+        request: Request,
+        prompt: Sequence[int],
+        max_tokens: int,
+        constraint: Constraint | None,
+        text: AnswerStream,
+        answer: Answer,
+        stop: threading.Event | None,
+    ) -> Generator[TokenEvent, None, None]:
+        tokenizer, stats = self.target.tokenizer, answer.stats
+        deltas: list[list[AnswerDelta]] = []
+
+        def watch(token: int) -> bool:
+            deltas.append(text.feed(tokenizer.piece(token)))
+            return text.stopped is not None
+
+        def cancelled() -> bool:
+            return self._cancel.is_set() or (stop is not None and stop.is_set())
+
+        rule = StopRule(
+            max_tokens=max_tokens,
+            eos_ids=tokenizer.eos_ids,
+            stop_token_ids=request.stop_token_ids,
+            watch=watch,
+        )
+        chance = SeededChance(request.sampling.seed)
+        sampler = Sampler(request.sampling, chance, prompt=prompt, constraint=constraint)
+        self._turn.acquire()
+        if not self._closed:
+            self._cancel.clear()
+        started = time.perf_counter()
+        panel = Panel(self._proposers(request), stats, constraint=constraint)
+        steps = decode(
+            self._sequence,
+            panel,
+            self._controller(request.speculation.k),
+            sampler,
+            rule,
+            stats,
+            rows=self.rows,
+            cancelled=cancelled,
+        )
+        try:
+            if self._closed:
+                raise EngineClosedError("the engine was closed while the request waited")
+            with stats.timing("prefill"):
+                stats.cached_tokens = self._sequence.start(prompt, cancelled=cancelled)
+            with stats.timing("draft"):
+                panel.begin(self._turn_context(request, prompt, chance))
+            at = 0
+            for verdict in steps:
+                if verdict.finish is not None:
+                    # an end-of-text token has no text of its own, what was held back is its part
+                    deltas += [[] for _ in range(len(verdict.tokens) - len(deltas))]
+                    deltas[-1] += text.finish()
+                for i, token in enumerate(verdict.tokens):
+                    logprob = self._logprob(token, sampler, at)
+                    at += 1
+                    stats.total_seconds = time.perf_counter() - started
+                    yield TokenEvent(token, tuple(deltas[i]), _source(verdict, i), logprob)
+                deltas.clear()
+                if verdict.finish is not None:
+                    # only now: whether there are tool calls is known with the last token
+                    answer.end(verdict.finish)
+        except AgentspecError as error:
+            error.partial = answer.text
+            raise
+        finally:
+            steps.close()
+            self._sequence.settle()
+            stats.total_seconds = time.perf_counter() - started
+            self.last_stats = stats
+            self._turn.release()
+
+    def _proposers(self, request: Request) -> list[Proposer]:
+        wanted = request.speculation
+        if not wanted.enabled or wanted.k == 0:
+            return []
+        proposers: list[Proposer] = [self._lookup] if wanted.lookup else []
+        if self._draft_model is not None and wanted.draft_model:
+            proposers.append(self._draft_model)
+        return proposers
+
+    def _turn_context(
+        self, request: Request, prompt: Sequence[int], chance: SeededChance
+    ) -> TurnContext:
+        runs = [(source, self._encode_file(text)) for source, text in request.context]
+        tools = [tool.model_dump() for tool in request.tools]
+        return TurnContext(prompt, request.sampling, chance, runs, tools)
+
+    def _constraint(self, request: Request) -> Constraint | None:
+        size, tokenizer = self.target.vocab_size, self.target.tokenizer
+        if request.grammar is not None:
+            return grammars.grammar(request.grammar, tokenizer, vocab_size=size)
+        if request.tools and request.tool_choice not in ("auto", "none"):
+            return grammars.tool_calls(
+                request.tools, request.tool_choice, tokenizer, vocab_size=size
+            )
+        form = request.response_format
+        if form is None:
+            return None
+        if form["type"] == "json_object":
+            return grammars.json_object(tokenizer, vocab_size=size)
+        schema = form["json_schema"]["schema"]
+        return grammars.json_schema(schema, tokenizer, vocab_size=size)
+
+    def _logprob(self, token: int, sampler: Sampler, at: int) -> TokenLogprob | None:
+        if sampler.params.logprobs is None:
+            return None
+        own, best = sampler.logprobs[at]
+        top = [TopLogprob(**self._named(t), logprob=lp) for t, lp in best]
+        return TokenLogprob(**self._named(token), logprob=own, top_logprobs=top)
+
+    def _named(self, token: int) -> dict[str, Any]:
+        piece = self.target.tokenizer.piece(token)
+        return {"token": piece.decode("utf-8", "replace"), "bytes": list(piece)}
+
+
+def load(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    draft: str | os.PathLike[str] | None = None,
+    template: str | None = None,
+    **settings: Any,
+) -> Engine:
+    """Load a target by catalog name or GGUF path, with settings as in `agentspec.config`.
+
+    Without `model` the configured one is taken, else the best catalog entry on disk. Raises
+    ModelNotFoundError, ModelFileError, PairMismatchError, ConfigError and ExactModeError.
+    """
+    return Engine.load(model, draft=draft, template=template, **settings)
+
+
+def complete(messages: object, *, model: str | Path | None = None, **options: Any) -> Completion:
+    """Answer once with the model of this name, loading it at the first call.
+
+    Options: tools, tool_choice, context, max_tokens, temperature (default 0), top_k, top_p,
+    min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias, logprobs,
+    top_logprobs, stop, stop_token_ids, seed, response_format, grammar, prediction, speculation.
+    Raises as `load` and `Engine.complete` do.
+    """
+    return _shared(model, options).complete(messages, **options)
+
+
+def stream(messages: object, *, model: str | Path | None = None, **options: Any) -> Iterator[Chunk]:
+    """`complete` in chunks."""
+    return _shared(model, options).stream(messages, **options)
+
+
+async def acomplete(
+    messages: object, *, model: str | Path | None = None, **options: Any
+) -> Completion:
+    """`complete` for asyncio."""
+    engine = await asyncio.to_thread(_shared, model, options)
+    return await engine.acomplete(messages, **options)
+
+
+async def astream(
+    messages: object, *, model: str | Path | None = None, **options: Any
+) -> AsyncIterator[Chunk]:
+    """`stream` for asyncio."""
+    engine = await asyncio.to_thread(_shared, model, options)
+    async for chunk in engine.astream(messages, **options):
+        yield chunk
+
+
+def _shared(model: str | os.PathLike[str] | None, options: dict[str, Any]) -> Engine:
+    speculation = options.get("speculation")
+    exact = isinstance(speculation, dict) and speculation.get("exact") is True
+    return _loaded().get(None if model is None else os.fspath(model), exact)
+
+
+class _Loaded:
+    """The engine of the last `complete`: loading gigabytes per call would be absurd."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._key: tuple[str | None, bool] | None = None
+        self._engine: Engine | None = None
+
+    def get(self, model: str | None, exact: bool) -> Engine:
+        with self._lock:
+            if self._engine is None or self._key != (model, exact):
+                engine, self._engine = self._engine, None
+                if engine is not None:
+                    engine.close()
+                self._engine = load(model, exact=exact or None)
+                self._key = (model, exact)
+            return self._engine
+
+
+@lru_cache(maxsize=1)
+def _loaded() -> _Loaded:
+    return _Loaded()
+
+
+def _fixed_controller(k: int | None) -> Controller:
+    return FixedController(8 if k is None else k)
+
+
+def _adds_bos(tokenizer: Tokenizer) -> bool:
+    return bool(getattr(tokenizer, "adds_bos", False))
+
+
+def _source(verdict: Verdict, i: int) -> str | None:
+    return verdict.draft.sources[i] if i < verdict.accepted else None

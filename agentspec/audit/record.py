@@ -1,0 +1,171 @@
+"""A backend that writes down the rows of every pass, so that they can be replayed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from agentspec.backends.base import (
+    Backend,
+    Capabilities,
+    Checkpoint,
+    Output,
+    Rows,
+    SeqId,
+    Tokenizer,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass over one sequence: where it began, its tokens, and digests of its logits.
+
+    `digests[i]` belongs to row `first_row + i`; `gaps[i]` is the best logit minus the second.
+    """
+
+    start: int
+    tokens: tuple[int, ...]
+    first_row: int
+    digests: tuple[bytes, ...]
+    gaps: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The cache was cut back to `length` tokens."""
+
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint was taken at `length` tokens."""
+
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The cache went back to the checkpoint taken at `length` tokens."""
+
+    length: int
+
+
+Event = Pass | Cut | Saved | Restored
+
+
+@dataclass(slots=True)
+class Turn:
+    """The events of one answer and the tokens it ended with."""
+
+    tokens: list[int] = field(default_factory=list)
+    prompt_tokens: int = 0
+    events: list[Event] = field(default_factory=list)
+
+
+class Recorder:
+    """Passes everything on to a backend and logs passes and cuts of its one sequence."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.turns: list[Turn] = []
+        self._events: list[Event] = []
+
+    def end_turn(self, tokens: Sequence[int], *, prompt_tokens: int = 0) -> None:
+        """The events since the last call belong to an answer that ended with these tokens."""
+        self.turns.append(Turn(list(tokens), prompt_tokens, self._events))
+        self._events = []
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.backend.capabilities
+
+    @property
+    def n_ctx(self) -> int:
+        return self.backend.n_ctx
+
+    @property
+    def vocab_size(self) -> int:
+        return self.backend.vocab_size
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.backend.tokenizer
+
+    @property
+    def max_rows(self) -> int:
+        return self.backend.max_rows
+
+    def open(self) -> SeqId:
+        return self.backend.open()
+
+    def drop(self, seq: SeqId) -> None:
+        if self.backend.length(seq):
+            self._events.append(Cut(0))
+        self.backend.drop(seq)
+
+    def forward(self, rows: Sequence[Rows]) -> Output:
+        (part,) = rows
+        start = self.backend.length(part.seq)
+        output = self.backend.forward(rows)
+        logits = [output.logits(i) for i in range(len(output))]
+        self._events.append(
+            Pass(
+                start,
+                tuple(part.tokens),
+                part.first_logits_row,
+                tuple(digest(row) for row in logits),
+                tuple(gap(row) for row in logits),
+            )
+        )
+        return output
+
+    def length(self, seq: SeqId) -> int:
+        return self.backend.length(seq)
+
+    def rollback(self, seq: SeqId, length: int) -> None:
+        self.backend.rollback(seq, length)
+        self._events.append(Cut(length))
+
+    def commit_path(self, seq: SeqId, nodes: Sequence[int]) -> None:
+        self.backend.commit_path(seq, nodes)
+
+    def checkpoint(self, seq: SeqId) -> Checkpoint:
+        saved = self.backend.checkpoint(seq)
+        self._events.append(Saved(saved.length))
+        return saved
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        self.backend.restore(checkpoint)
+        self._events.append(Restored(checkpoint.length))
+
+    def fork(self, seq: SeqId) -> SeqId:
+        return self.backend.fork(seq)
+
+    def save(self, seq: SeqId, path: Path) -> None:
+        self.backend.save(seq, path)
+
+    def load(self, path: Path) -> SeqId:
+        return self.backend.load(path)
+
+    def cancel(self) -> None:
+        self.backend.cancel()
+
+    def close(self) -> None:
+        self.backend.close()
+
+
+def digest(row: npt.NDArray[np.float32]) -> bytes:
+    """A fingerprint of the bits of a row of logits."""
+    return hashlib.blake2b(row.tobytes(), digest_size=16).digest()
+
+
+def gap(row: npt.NDArray[np.float32]) -> float:
+    """The best logit minus the second best."""
+    second, first = np.partition(row, -2)[-2:]
+    return float(first - second)

@@ -1,0 +1,165 @@
+"""From a name or path and settings to a loaded engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from agentspec.config import Settings, load_settings
+from agentspec.control.rows import ANY_ROWS
+
+if TYPE_CHECKING:
+    from agentspec.api import Engine
+    from agentspec.backends.base import Backend
+    from agentspec.backends.llama_cpp import LlamaCppBackend, LlamaSettings
+    from agentspec.models.catalog import Resolved
+
+NO_DRAFT = "none"
+"""The value of `draft` that leaves a catalog pair's draft model unloaded."""
+
+
+def load_engine(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    draft: str | os.PathLike[str] | None = None,
+    template: str | None = None,
+    wrap: Callable[[Backend], Backend] | None = None,
+    **settings: Any,
+) -> Engine:
+    """Load target, draft model and template as flags, environment and files say.
+
+    `wrap` puts a backend of the caller's around the target, e.g. `agentspec.audit.record.Recorder`.
+
+    Without `draft`, a catalog pair's draft model is loaded only where the target's layers are on
+    a GPU: on a CPU a draft pass costs half a target pass and cannot pay.
+    """
+    chosen = load_settings({"model": _text(model), "draft": _text(draft), **settings})
+    resolved = _resolve(chosen)
+    target = open_backend(resolved.path, chosen)
+    helper = None
+    try:
+        helper = _open_draft(target, resolved, chosen)
+        return _assemble(target, helper, resolved, chosen, template, wrap)
+    except BaseException:
+        for backend in (helper, target):
+            if backend is not None:
+                backend.close()
+        raise
+
+
+def open_backend(path: str | os.PathLike[str], settings: Settings) -> LlamaCppBackend:
+    """A llama.cpp backend of one file with these settings."""
+    from agentspec.backends.llama_cpp import LlamaCppBackend
+
+    return LlamaCppBackend(path, llama_settings(settings))
+
+
+def llama_settings(settings: Settings) -> LlamaSettings:
+    """Settings of the llama.cpp backend; exact mode takes those whose kernels agree.
+
+    On a CPU the rows of a pass come out bit-equal for 1 to 7 rows (Q4_K) when weights are not
+    repacked and the attention of one row takes the same kernel as that of several: llama.cpp
+    splits it over the cache from 512 cells on unless the keys are quantised.
+    """
+    from agentspec.backends.llama_cpp import LlamaSettings
+
+    exact_on_cpu = settings.exact and not gpu_in_use(settings)
+    return LlamaSettings(
+        n_ctx=settings.n_ctx,
+        n_threads=settings.n_threads or None,
+        n_gpu_layers=settings.n_gpu_layers,
+        type_k="q8_0" if exact_on_cpu and settings.kv_type == "f16" else settings.kv_type,
+        type_v=settings.kv_type,
+        flash_attn=settings.flash_attn != "off",
+        mmap=settings.mmap,
+        repack=not exact_on_cpu,
+        chunk=settings.n_batch,
+    )
+
+
+def gpu_in_use(settings: Settings) -> bool:
+    """True when this build of llama.cpp will put layers on a GPU."""
+    import llama_cpp.llama_cpp as lib
+
+    return settings.n_gpu_layers != 0 and bool(lib.llama_supports_gpu_offload())
+
+
+def _resolve(settings: Settings) -> Resolved:
+    from agentspec.models import catalog
+
+    if settings.model is None:
+        return catalog.default_target(settings.models_dir)
+    return catalog.resolve(settings.model, settings.models_dir)
+
+
+def _open_draft(
+    target: LlamaCppBackend, resolved: Resolved, settings: Settings
+) -> LlamaCppBackend | None:
+    from agentspec.models import catalog
+
+    if settings.draft == NO_DRAFT or not settings.speculation:
+        return None
+    if settings.draft is not None:
+        path = catalog.resolve(settings.draft, settings.models_dir).path
+    elif resolved.draft is not None and gpu_in_use(settings):
+        path = resolved.draft
+    else:
+        return None
+    draft = open_backend(path, settings)
+    try:
+        from agentspec.backends.pair import check_pair
+
+        check_pair(target.tokenizer, draft.tokenizer)
+    except BaseException:
+        draft.close()
+        raise
+    return draft
+
+
+def _assemble(
+    target: LlamaCppBackend,
+    draft: LlamaCppBackend | None,
+    resolved: Resolved,
+    settings: Settings,
+    template: str | None,
+    wrap: Callable[[Backend], Backend] | None,
+) -> Engine:
+    from agentspec.api import Engine
+    from agentspec.audit.calibrate import calibrate, exact_rows
+    from agentspec.chat.template import load_template
+
+    tokenizer = target.tokenizer
+    rows = ANY_ROWS
+    if settings.exact:
+        rows = exact_rows(calibrate(target))
+    return Engine(
+        wrap(target) if wrap else target,
+        draft=draft,
+        model=resolved.entry.name if resolved.entry else resolved.path.stem,
+        template=load_template(
+            target.chat_template(),
+            bos=_piece(tokenizer, tokenizer.bos_id),
+            eos=_piece(tokenizer, tokenizer.eos_id),
+            template=template,
+        ),
+        max_tokens=settings.max_tokens,
+        rows=rows,
+        exact=settings.exact,
+        # a cancel is heard between chunks: small ones where a chunk takes seconds
+        chunk=settings.n_batch if gpu_in_use(settings) else min(settings.n_batch, 128),
+    )
+
+
+def _piece(tokenizer: Any, token: int | None) -> str:
+    return "" if token is None else tokenizer.piece(token).decode("utf-8", "replace")
+
+
+def _text(value: str | os.PathLike[str] | None) -> str | None:
+    return None if value is None else os.fspath(value)
+
+
+def describe(settings: Settings) -> Mapping[str, object]:
+    """Settings that change speed or text, for reports."""
+    keys = ("n_ctx", "n_threads", "n_gpu_layers", "kv_type", "flash_attn", "speculation", "exact")
+    return {key: getattr(settings, key) for key in keys}

@@ -1,0 +1,227 @@
+"""One request, checked: everything `complete` and `stream` were asked, in typed form."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentspec.errors import InvalidRequestError
+from agentspec.types import SamplingParams
+from agentspec.wire import (
+    Message,
+    Tool,
+    check_unicode,
+    parse_messages,
+    parse_tool_choice,
+    parse_tools,
+)
+
+_MAX_CONTEXT_FILE = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """How one request speculates; `k` is the most draft tokens of a pass."""
+
+    enabled: bool = True
+    exact: bool = False
+    lookup: bool = True
+    draft_model: bool = True
+    k: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A checked request; `context` are (source, text) runs that the answer may repeat."""
+
+    messages: list[Message]
+    tools: list[Tool]
+    tool_choice: str
+    sampling: SamplingParams
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    stop_token_ids: frozenset[int]
+    context: tuple[tuple[str, str], ...]
+    response_format: Mapping[str, Any] | None
+    speculation: Speculation
+    grammar: str | None = None
+
+
+def parse_request(
+    messages: object,
+    *,
+    tools: object = None,
+    tool_choice: object = "auto",
+    context: object = (),
+    max_tokens: int | None = None,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    repetition_penalty: float = 1.0,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    logit_bias: Mapping[Any, float] | None = None,
+    logprobs: bool | None = None,
+    top_logprobs: int | None = None,
+    stop: object = None,
+    stop_token_ids: Iterable[int] = (),
+    seed: int | None = None,
+    response_format: Mapping[str, Any] | None = None,
+    grammar: str | None = None,
+    prediction: object = None,
+    speculation: bool | Mapping[str, Any] | None = None,
+) -> Request:
+    """Check and convert the arguments of `complete`. Raises InvalidRequestError naming each."""
+    parsed_tools = parse_tools(tools)
+    sampling = SamplingParams(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        seed=seed,
+        logit_bias=_logit_bias(logit_bias),
+        logprobs=(top_logprobs or 0) if logprobs else None,
+    )
+    runs = [("predicted", text) for text in _prediction(prediction)]
+    runs += [("lookup", text) for text in _context(context)]
+    return Request(
+        messages=parse_messages(messages),
+        tools=parsed_tools,
+        tool_choice=parse_tool_choice(tool_choice, parsed_tools),
+        sampling=sampling,
+        max_tokens=_max_tokens(max_tokens),
+        stop=_stop(stop),
+        stop_token_ids=_token_ids(stop_token_ids),
+        context=tuple(runs),
+        response_format=_response_format(response_format),
+        speculation=_speculation(speculation),
+        grammar=grammar,
+    )
+
+
+def _invalid(param: str, problem: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{param} {problem}", param=param)
+
+
+def _max_tokens(value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _invalid("max_tokens", f"must be a whole number of at least 1, not {value!r}")
+    return value
+
+
+def _stop(value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    stops = (value,) if isinstance(value, str) else value
+    if not isinstance(stops, Sequence) or not all(isinstance(s, str) and s for s in stops):
+        raise _invalid("stop", "must be a string or a list of strings, none of them empty")
+    for text in stops:
+        check_unicode(text, "stop")
+    return tuple(stops)
+
+
+def _token_ids(value: Iterable[int]) -> frozenset[int]:
+    ids = list(value)
+    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+        raise _invalid("stop_token_ids", "must be a list of token ids")
+    return frozenset(ids)
+
+
+def _logit_bias(value: Mapping[Any, float] | None) -> dict[int, float]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise _invalid("logit_bias", "must be an object of token ids and numbers")
+    try:
+        # OpenAI's clients send the ids as JSON keys, hence as text
+        return {int(token): bias for token, bias in value.items()}
+    except (TypeError, ValueError):
+        raise _invalid("logit_bias", "has a key that is not a token id") from None
+
+
+def _prediction(value: object) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, Mapping) or value.get("type", "content") != "content":
+        raise _invalid("prediction", 'must be {"type": "content", "content": …}')
+    content = value.get("content")
+    parts = [content] if isinstance(content, str) else content
+    if not isinstance(parts, Sequence):
+        raise _invalid("prediction.content", "must be text or a list of text parts")
+    texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise _invalid("prediction.content", "must be text or a list of text parts")
+    joined = "".join(str(text) for text in texts)
+    check_unicode(joined, "prediction.content")
+    return [joined] if joined else []
+
+
+def _context(value: object) -> list[str]:
+    """Texts of `context`: strings are text, path objects are files to read."""
+    if isinstance(value, (str, os.PathLike)):
+        value = (value,)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if not isinstance(value, Iterable):
+        raise _invalid("context", "must be a list of texts or of pathlib.Path")
+    texts = []
+    for i, item in enumerate(value):
+        if isinstance(item, str):
+            check_unicode(item, f"context[{i}]")
+            texts.append(item)
+        elif isinstance(item, os.PathLike):
+            texts.append(_read(Path(os.fspath(item)), f"context[{i}]"))
+        else:
+            raise _invalid(f"context[{i}]", "must be text or a pathlib.Path")
+    return texts
+
+
+def _read(path: Path, where: str) -> str:
+    try:
+        if not path.is_file():
+            raise _invalid(where, f"is not a file: {path}")
+        if path.stat().st_size > _MAX_CONTEXT_FILE:
+            raise _invalid(where, f"is larger than {_MAX_CONTEXT_FILE >> 20} MiB: {path}")
+        return path.read_text("utf-8", errors="replace")
+    except OSError as error:
+        raise _invalid(where, f"cannot be read: {error}") from error
+
+
+def _response_format(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    if value is None:
+        return None
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    if kind not in ("text", "json_object", "json_schema"):
+        raise _invalid("response_format.type", "must be 'text', 'json_object' or 'json_schema'")
+    if kind == "json_schema":
+        schema = value.get("json_schema")
+        if not isinstance(schema, Mapping) or not isinstance(schema.get("schema"), Mapping):
+            raise _invalid("response_format.json_schema.schema", "must be a JSON schema object")
+    return None if kind == "text" else value
+
+
+def _speculation(value: bool | Mapping[str, Any] | None) -> Speculation:
+    if value is None or isinstance(value, bool):
+        return Speculation(enabled=value is not False)
+    if not isinstance(value, Mapping):
+        raise _invalid("speculation", "must be true, false or an object of options")
+    known = {"enabled", "exact", "lookup", "draft_model", "k"}
+    for key, option in value.items():
+        if key not in known:
+            names = ", ".join(sorted(known))
+            raise _invalid(f"speculation.{key}", f"is unknown; known are {names}")
+        if key == "k":
+            if isinstance(option, bool) or not isinstance(option, int) or not 0 <= option <= 64:
+                raise _invalid("speculation.k", f"must be between 0 and 64, not {option!r}")
+        elif not isinstance(option, bool):
+            raise _invalid(f"speculation.{key}", f"must be true or false, not {option!r}")
+    return Speculation(**value)
