@@ -78,9 +78,10 @@ class World:
             tokenizer=ScriptedTokenizer(vocab, words=WORDS, eos_ids=frozenset({vocab - 1})),
         )
 
-    def near(self, seed: int, *, vocab: int = VOCAB, noise: float = 0.7) -> Law:
+    def near(self, seed: int, *, vocab: int = VOCAB, noise: float = 0.7, scale: float = 2.0) -> Law:
         """A draft model's law: the target's of that seed, with noise."""
-        target, other = hashed_law(vocab, seed), hashed_law(vocab, seed + 1000, scale=noise)
+        target = hashed_law(vocab, seed, scale=scale)
+        other = hashed_law(vocab, seed + 1000, scale=noise)
         return lambda cached: target(cached) + other(cached)
 
 
