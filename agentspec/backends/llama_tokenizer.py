@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from functools import cached_property, partial
 from typing import Any
 
-from agentspec.errors import InvalidRequestError, ModelError
+from agentspec.errors import BackendError, InvalidRequestError, ModelError
 
 # user-defined pieces that are ordinary text in the models that have them (Gemma): splitting
 # them would tokenise plain text unlike the model's training, and a template never emits them
@@ -16,78 +16,113 @@ _ORDINARY = re.compile(
     r"\s+|</?(table|caption|thead|tbody|tfoot|tr|th|td|ul|ol|li|h[1-6]|p|a|b|i|u|s|em|br|img|"
     r"div|span|strong|blockquote|code|sub|sup)>"
 )
+_LONGEST_BEGINNING = 64
 
 
 class LlamaTokenizer:
-    """Text to ids and back; `encode` gives plain text only, whatever the text spells."""
+    """Text to ids and back; `encode` gives plain text only, whatever the text spells.
+
+    With a byte-level vocabulary (Qwen, SmolLM2) decode(encode(x)) == x for every text. With a
+    SentencePiece vocabulary (Gemma) U+2581 comes back as a space, and models that put a space
+    before every text do so after every special piece that was cut, too.
+    """
 
     def __init__(self, lib: Any, vocab: Any) -> None:
         self._lib = lib
-        self.llama_vocab = vocab
+        self._vocab: Any = vocab
         self.vocab_size = int(lib.llama_vocab_n_tokens(vocab))
         self._pieces: dict[int, bytes] = {}
-        self._buffer = ctypes.create_string_buffer(512)
+
+    @property
+    def llama_vocab(self) -> Any:
+        """The C pointer. Raises BackendError when the model was closed."""
+        if self._vocab is None:
+            raise BackendError("the model of this tokenizer was closed")
+        return self._vocab
+
+    def close(self) -> None:
+        """Forget the C pointer: the model that owns it is being freed."""
+        self._vocab = None
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
-        is_eog, vocab = self._lib.llama_vocab_is_eog, self.llama_vocab
-        return frozenset(i for i in range(self.vocab_size) if is_eog(vocab, i))
+        ends = map(partial(self._lib.llama_vocab_is_eog, self.llama_vocab), range(self.vocab_size))
+        return frozenset(i for i, end in enumerate(ends) if end)
 
-    @property
+    @cached_property
     def bos_id(self) -> int | None:
         token = int(self._lib.llama_vocab_bos(self.llama_vocab))
         return token if token >= 0 else None
 
-    @property
+    @cached_property
     def eos_id(self) -> int | None:
         token = int(self._lib.llama_vocab_eos(self.llama_vocab))
         return token if token >= 0 else None
 
-    @property
+    @cached_property
     def adds_bos(self) -> bool:
         """True when the model expects its BOS id before every text."""
         return bool(self._lib.llama_vocab_get_add_bos(self.llama_vocab))
 
+    def texts(self) -> list[bytes]:
+        """The text of every id as the vocabulary writes it (byte-level letters not undone)."""
+        get = partial(self._lib.llama_vocab_get_text, self.llama_vocab)
+        return [text or b"" for text in map(get, range(self.vocab_size))]
+
     @cached_property
     def _attributes(self) -> list[int]:
-        get = self._lib.llama_vocab_get_attr
-        return [int(get(self.llama_vocab, i)) for i in range(self.vocab_size)]
+        return list(
+            map(partial(self._lib.llama_vocab_get_attr, self.llama_vocab), range(self.vocab_size))
+        )
+
+    @cached_property
+    def unused_ids(self) -> frozenset[int]:
+        """Ids that pad the vocabulary to a round size."""
+        unused = self._lib.LLAMA_TOKEN_ATTR_UNUSED
+        return frozenset(i for i, attributes in enumerate(self._attributes) if attributes & unused)
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Control, user-defined, unknown and unused ids: what plain text never becomes.
+
+        User-defined pieces of white space, HTML tags or a single character are ordinary text.
+        """
+        lib = self._lib
+        user = lib.LLAMA_TOKEN_ATTR_USER_DEFINED
+        wanted = (
+            lib.LLAMA_TOKEN_ATTR_CONTROL
+            | lib.LLAMA_TOKEN_ATTR_UNKNOWN
+            | lib.LLAMA_TOKEN_ATTR_UNUSED
+            | user
+        )
+        special = set(self.eos_ids)
+        for token, attributes in enumerate(self._attributes):
+            if attributes & wanted and not (
+                attributes & wanted == user
+                and token not in special
+                and _is_ordinary(self._text(token))
+            ):
+                special.add(token)
+        return frozenset(special)
+
+    def _text(self, token: int) -> str:
+        raw = self._lib.llama_vocab_get_text(self.llama_vocab, token) or b""
+        return str(raw, "utf-8", "replace")
 
     @cached_property
     def special_pieces(self) -> dict[str, int]:
-        """Pieces that only a template may emit: control and user-defined tokens."""
-        lib = self._lib
-        wanted = (
-            lib.LLAMA_TOKEN_ATTR_CONTROL
-            | lib.LLAMA_TOKEN_ATTR_USER_DEFINED
-            | lib.LLAMA_TOKEN_ATTR_UNKNOWN
-        )
-        pieces = {}
-        for token, attributes in enumerate(self._attributes):
-            if attributes & wanted:
-                text = self.piece(token).decode("utf-8", "replace")
-                user = attributes & lib.LLAMA_TOKEN_ATTR_USER_DEFINED
-                if text and not (user and _ORDINARY.fullmatch(text)):
-                    pieces[text] = token
-        return pieces
+        """The texts of `special_ids`: pieces that only a template may emit."""
+        named = ((self._text(token), token) for token in sorted(self.special_ids))
+        return {text: token for text, token in named if text}
 
     @cached_property
     def _special_pattern(self) -> re.Pattern[str] | None:
-        pieces = sorted(self.special_pieces, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, pieces))) if pieces else None
+        # a piece of one character cannot be cut in two
+        pieces = [text[:_LONGEST_BEGINNING] for text in self.special_pieces if len(text) > 1]
+        return re.compile(_any_of(pieces)) if pieces else None
 
     def is_special(self, token: int) -> bool:
-        lib = self._lib
-        mask = (
-            lib.LLAMA_TOKEN_ATTR_CONTROL
-            | lib.LLAMA_TOKEN_ATTR_UNUSED
-            | lib.LLAMA_TOKEN_ATTR_UNKNOWN
-        )
-        return bool(self._attributes[token] & mask) or token in self._special_ids
-
-    @cached_property
-    def _special_ids(self) -> frozenset[int]:
-        return frozenset(self.special_pieces.values())
+        return token in self.special_ids
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text. Pieces that would become special ids are cut in two first.
@@ -124,7 +159,7 @@ class LlamaTokenizer:
         n = self._lib.llama_tokenize(self.llama_vocab, raw, len(raw), out, size, False, special)
         if n < 0:
             raise ModelError(f"llama.cpp could not tokenize a text of {len(raw)} bytes (code {n})")
-        return list(out[:n])
+        return out[:n]
 
     def piece(self, token: int) -> bytes:
         known = self._pieces.get(token)
@@ -135,12 +170,34 @@ class LlamaTokenizer:
     def _render(self, token: int) -> bytes:
         if not 0 <= token < self.vocab_size:
             return b""
-        buffer = self._buffer
-        n = self._lib.llama_token_to_piece(self.llama_vocab, token, buffer, len(buffer), 0, True)
-        if n < 0:
-            buffer = ctypes.create_string_buffer(-n)
-            n = self._lib.llama_token_to_piece(self.llama_vocab, token, buffer, -n, 0, True)
-        return buffer.raw[: max(n, 0)]
+        # a buffer of its own: two threads may ask at once, and C runs without the lock
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = int(self._lib.llama_token_to_piece(self.llama_vocab, token, buffer, size, 0, True))
+            if n >= 0:
+                return buffer.raw[:n]
+            size = max(-n, 2 * size)
 
     def decode(self, ids: Sequence[int]) -> bytes:
-        return b"".join(self.piece(i) for i in ids if not self.is_special(i))
+        special = self.special_ids
+        return b"".join(self.piece(i) for i in ids if i not in special)
+
+
+def _is_ordinary(text: str) -> bool:
+    return len(text) == 1 or _ORDINARY.fullmatch(text) is not None
+
+
+def _any_of(words: Iterable[str]) -> str:
+    """A regular expression that finds where any of the words begins, as a trie.
+
+    A plain alternation is tried word by word: with the 6,000 unused pieces of Gemma a text full
+    of "<" would take minutes.
+    """
+    rests: dict[str, list[str]] = {}
+    for word in words:
+        if not word:
+            return ""
+        rests.setdefault(word[0], []).append(word[1:])
+    branches = [re.escape(letter) + _any_of(rest) for letter, rest in rests.items()]
+    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"

@@ -1,0 +1,162 @@
+"""How a GGUF file is loaded: the settings, and their form in the C API."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from agentspec.errors import ConfigError, ModelFileError
+
+KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+_FLOATS = ("f32", "f16", "bf16")
+
+# limits of llama.cpp 0.3.36 that it asserts, ending the process, instead of reporting
+_MAX_LAYERS = 512
+_MAX_THREADS = 512
+_MAX_SEQS = 256
+_MAX_INT32 = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaSettings:
+    """How a GGUF file is loaded; None leaves the choice to the machine or the model.
+
+    `n_ctx` is in tokens and shared by all sequences; it may exceed what the model was trained
+    for, which is logged. `chunk` is the most rows of one pass, `max_logit_rows` the most of them
+    that may ask for logits. `repack` lets llama.cpp rearrange weights for its fastest CPU
+    kernels, which makes logits depend more on the row count. Raises ConfigError.
+    """
+
+    n_ctx: int | None = 8192
+    n_threads: int | None = None
+    n_gpu_layers: int = -1
+    type_k: KvType = "f16"
+    type_v: KvType = "f16"
+    flash_attn: bool = True
+    mmap: bool = True
+    repack: bool = True
+    swa_full: bool = True
+    max_seqs: int = 1
+    chunk: int = 512
+    max_logit_rows: int = 128
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("n_ctx", 8, _MAX_INT32),
+            ("n_threads", 1, _MAX_THREADS),
+            ("n_gpu_layers", -1, _MAX_INT32),
+            ("max_seqs", 1, _MAX_SEQS),
+            ("chunk", 1, 1 << 16),
+            ("max_logit_rows", 1, 1 << 16),
+        ):
+            value = getattr(self, name)
+            if value is None and name in ("n_ctx", "n_threads"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                raise ConfigError(
+                    f"{name} must be a whole number from {low} to {high}, not {value!r}"
+                )
+        for name in ("type_k", "type_v"):
+            if getattr(self, name) not in get_args(KvType):
+                raise ConfigError(
+                    f"{name} must be one of {', '.join(get_args(KvType))}, "
+                    f"not {getattr(self, name)!r}"
+                )
+        for name in ("flash_attn", "mmap", "repack", "swa_full"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
+        if self.type_v not in _FLOATS and not self.flash_attn:
+            raise ConfigError(
+                f"a {self.type_v} cache of values (type_v) needs flash attention; "
+                "turn flash_attn on or use f16"
+            )
+
+
+def model_params(lib: Any, settings: LlamaSettings) -> Any:
+    """`llama_model_params` of the settings."""
+    params = lib.llama_model_default_params()
+    params.n_gpu_layers = settings.n_gpu_layers
+    if not settings.mmap:
+        params.load_mode = lib.LLAMA_LOAD_MODE_NONE
+    params.use_extra_bufts = settings.repack
+    return params
+
+
+def context_params(lib: Any, settings: LlamaSettings, n_ctx_train: int) -> Any:
+    """`llama_context_params` of the settings; one unified KV cache for several sequences."""
+    params = lib.llama_context_default_params()
+    params.n_ctx = settings.n_ctx or n_ctx_train
+    params.n_batch = params.n_ubatch = settings.chunk
+    params.n_outputs_max = min(settings.max_logit_rows, settings.chunk)
+    params.n_seq_max = settings.max_seqs
+    params.kv_unified = settings.max_seqs > 1
+    params.n_threads = params.n_threads_batch = settings.n_threads or _usable_cores()
+    params.flash_attn_type = (
+        lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        if settings.flash_attn
+        else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    )
+    params.type_k = getattr(lib, f"GGML_TYPE_{settings.type_k.upper()}")
+    params.type_v = getattr(lib, f"GGML_TYPE_{settings.type_v.upper()}")
+    params.swa_full = settings.swa_full
+    params.no_perf = True
+    return params
+
+
+def check_file(path: Path) -> None:
+    """Refuse early, in one line, what llama.cpp would refuse late or die of.
+
+    Damaged weights are not seen here, nor every contradiction between numbers of the header:
+    llama.cpp ends the process on some. Raises ModelFileError.
+    """
+    from agentspec.models.gguf import read_header
+
+    try:
+        exists, is_file = path.exists(), path.is_file()
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"cannot read {path}: {error}") from error
+    if not exists:
+        raise ModelFileError(f"no such file: {path}")
+    if not is_file:
+        raise ModelFileError(f"not a file: {path}")
+    header = read_header(path)
+
+    def fail(key: str, found: int) -> ModelFileError:
+        return ModelFileError(
+            f"{path} is not a usable model: {header.architecture}.{key} is {found}"
+        )
+
+    layers = header.number("block_count")
+    if layers is not None and not 1 <= layers <= _MAX_LAYERS:
+        raise fail("block_count", layers)
+    trained = header.number("context_length")
+    if trained is not None and not 1 <= trained <= _MAX_INT32:
+        raise fail("context_length", trained)
+    width = header.number("embedding_length")
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    embedding = tensors.get("token_embd.weight")
+    if width is not None and embedding is not None and embedding.dims[:1] != (width,):
+        raise fail("embedding_length", width)
+    rotated = header.number("rope.dimension_count")
+    if rotated is not None and not (0 < rotated <= 1 << 16 and rotated % 2 == 0):
+        raise fail("rope.dimension_count", rotated)
+
+
+@lru_cache(maxsize=1)
+def abort_callback(lib: Any) -> Any:
+    """A `ggml_abort_callback` that tells whether the byte it is given a pointer to is set.
+
+    The C library's strlen does exactly that for a buffer of one byte and a final NUL. It is asked
+    once per operation of a pass: a Python function would wait for the interpreter lock each time.
+    """
+    libc = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
+    return ctypes.cast(libc.strlen, lib.ggml_abort_callback)
+
+
+def _usable_cores() -> int:
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(count or 1, 16))
