@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from agentspec.config import Settings, load_settings
@@ -11,6 +12,7 @@ from agentspec.control.rows import ANY_ROWS
 
 if TYPE_CHECKING:
     from agentspec.api import Engine
+    from agentspec.audit.calibrate import Calibration
     from agentspec.backends.base import Backend
     from agentspec.backends.llama_cpp import LlamaCppBackend, LlamaSettings
     from agentspec.models.catalog import Resolved
@@ -126,13 +128,13 @@ def _assemble(
     wrap: Callable[[Backend], Backend] | None,
 ) -> Engine:
     from agentspec.api import Engine
-    from agentspec.audit.calibrate import calibrate, exact_rows
+    from agentspec.audit.calibrate import exact_rows
     from agentspec.chat.template import load_template
 
     tokenizer = target.tokenizer
     rows = ANY_ROWS
     if settings.exact:
-        rows = exact_rows(calibrate(target))
+        rows = exact_rows(_calibration(target, settings))
     return Engine(
         wrap(target) if wrap else target,
         draft=draft,
@@ -142,6 +144,7 @@ def _assemble(
             bos=_piece(tokenizer, tokenizer.bos_id),
             eos=_piece(tokenizer, tokenizer.eos_id),
             template=template,
+            fallback=resolved.entry.template if resolved.entry else None,
         ),
         max_tokens=settings.max_tokens,
         rows=rows,
@@ -149,6 +152,26 @@ def _assemble(
         # a cancel is heard between chunks: small ones where a chunk takes seconds
         chunk=settings.n_batch if gpu_in_use(settings) else min(settings.n_batch, 128),
     )
+
+
+def _calibration(target: LlamaCppBackend, settings: Settings) -> Calibration:
+    """What this device does with this file and these settings, measured once and kept."""
+    from importlib.metadata import version
+
+    from agentspec.audit.calibrate import CONTEXTS, COUNTS, calibrate
+    from agentspec.audit.store import cached_calibration
+    from agentspec.machine import cores, cpu_model
+
+    stat = target.path.stat()
+    key = {
+        "file": [target.path.name, stat.st_size, stat.st_mtime_ns],
+        "settings": asdict(target.settings),
+        "gpu": gpu_in_use(settings),
+        "library": version("llama-cpp-python"),
+        "cpu": [cpu_model(), cores()],
+        "tried": [COUNTS, CONTEXTS],
+    }
+    return cached_calibration(key, lambda: calibrate(target))
 
 
 def _piece(tokenizer: Any, token: int | None) -> str:

@@ -12,6 +12,8 @@ from agentspec.audit.replay import ReplayReport, replay
 from agentspec.backends.base import Backend
 
 Verdict = Literal["equal", "tie", "defect"]
+Prompt = tuple[Sequence[dict[str, Any]], Sequence[dict[str, Any]]]
+"""Messages and tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,10 @@ class VerifyReport:
 
 def verify(
     load: Callable[[Callable[[Backend], Backend]], Engine],
-    prompts: Sequence[Sequence[dict[str, Any]]],
+    prompts: Sequence[Prompt],
     *,
     max_tokens: int,
+    speculation: bool | dict[str, Any] = True,
     progress: Callable[[str], None] = lambda _: None,
     **options: Any,
 ) -> VerifyReport:
@@ -80,7 +83,7 @@ def verify(
     progress("plain")
     plain, plain_seconds, rows, exact = _answers(load, prompts, False, max_tokens, options)
     progress("accelerated")
-    fast, fast_seconds, rows, exact = _answers(load, prompts, True, max_tokens, options)
+    fast, fast_seconds, rows, exact = _answers(load, prompts, speculation, max_tokens, options)
     report = VerifyReport(exact, rows, plain_seconds=plain_seconds)
     report.accelerated_seconds = fast_seconds
     progress("replay")
@@ -94,8 +97,8 @@ def verify(
 
 def _answers(
     load: Callable[[Callable[[Backend], Backend]], Engine],
-    prompts: Sequence[Sequence[dict[str, Any]]],
-    speculation: bool,
+    prompts: Sequence[Prompt],
+    speculation: bool | dict[str, Any],
     max_tokens: int,
     options: dict[str, Any],
 ) -> tuple[list[Turn], float, tuple[int, ...], bool]:
@@ -108,8 +111,14 @@ def _answers(
     seconds = 0.0
     with load(wrap) as engine:
         recorder = recorders[0]
-        for prompt in prompts:
-            engine.complete(prompt, max_tokens=max_tokens, speculation=speculation, **options)
+        for messages, tools in prompts:
+            engine.complete(
+                messages,
+                tools=tools or None,
+                max_tokens=max_tokens,
+                speculation=speculation,
+                **options,
+            )
             assert engine.last_stats is not None
             stats = engine.last_stats
             seconds += stats.total_seconds - stats.prefill_seconds

@@ -80,6 +80,8 @@ class Entry:
     """The hardware it is meant for."""
     draft: str | None = None
     """Name of the entry that can draft for this one."""
+    template: str | None = None
+    """Packaged chat template for files that hold none."""
 
     @property
     def size(self) -> int | None:
@@ -220,6 +222,7 @@ CATALOG: tuple[Entry, ...] = (
         ),
         licence="Gemma",
         family="gemma3",
+        template="gemma",
         roles=("test",),
         suits="anything; a sliding-window model for tests, not tuned to follow instructions",
     ),

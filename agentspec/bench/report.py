@@ -1,0 +1,134 @@
+"""Reports as text, with the machine and the settings that the figures belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Any
+
+from agentspec import machine
+from agentspec.api import Engine
+from agentspec.audit.verify import VerifyReport
+from agentspec.bench.live import BenchReport
+
+
+def stamp(engine: Engine, **settings: object) -> dict[str, Any]:
+    """Date, machine, model and settings, as every report carries them."""
+    target = engine.target
+    while hasattr(target, "backend"):
+        target = target.backend
+    return {
+        "date": date.today().isoformat(),
+        "machine": machine.describe(),
+        "model": engine.model,
+        "target": _description(target),
+        "draft": _description(engine.draft) if engine.draft is not None else None,
+        "exact": engine.exact,
+        "row_class": list(engine.rows.sizes),
+        "settings": settings,
+    }
+
+
+def _description(backend: object) -> str:
+    describe = getattr(backend, "description", None)
+    return str(describe()) if describe else type(backend).__name__
+
+
+def bench_text(report: BenchReport, data: Mapping[str, Any]) -> str:
+    """The table of a bench run, and the medians below it."""
+    rows = [("session", "kind", "prompt", "tokens", "plain", "accel.", "ratio", "acc.len", "text")]
+    for r in report.results:
+        tokens = sum(run.tokens for run in r.fast)
+        passes = sum(run.passes for run in r.fast)
+        rows.append(
+            (
+                r.id,
+                r.kind,
+                str(r.prompt_tokens),
+                str(r.fast[-1].tokens),
+                f"{_median_speed(r.plain):.1f}",
+                f"{_median_speed(r.fast):.1f}",
+                f"{r.ratio:.2f}",
+                f"{tokens / passes:.2f}" if passes else "-",
+                "equal" if r.same_text else "differs",
+            )
+        )
+    low, high = report.interval()
+    lines = [
+        _head(data),
+        f"{report.state}; speeds in tok/s without prefill, medians of {len(report.results[0].fast)}"
+        " alternating pairs",
+        "",
+        *_table(rows),
+        "",
+        f"median ratio {report.ratio:.2f} (95 % interval {low:.2f} to {high:.2f} over sessions), "
+        f"acceptance length {report.acceptance_length:.2f}, rate {report.acceptance_rate:.2f}",
+    ]
+    for name, count in sorted(_sources(report).items()):
+        lines.append(f"source {name}: {count['accepted']} of {count['drafted']} draft tokens")
+    lines.append("texts that differ are explained by: agentspec verify")
+    return "\n".join(lines)
+
+
+def verify_text(report: VerifyReport, data: Mapping[str, Any]) -> str:
+    """The comparisons of a verify run and what the replay found."""
+    rows = [("answer", "tokens", "first difference", "logit gap", "verdict")]
+    for i, c in enumerate(report.comparisons):
+        at = "-" if c.at is None else str(c.at)
+        gap = "-" if c.gap is None else f"{c.gap:.4f}"
+        rows.append((str(i + 1), str(c.tokens), at, gap, c.verdict))
+    replayed = report.replayed
+    equal = sum(c.verdict == "equal" for c in report.comparisons)
+    lines = [
+        _head(data),
+        *(
+            [f"exact mode, rows per pass: {', '.join(map(str, report.rows))}"]
+            if report.exact
+            else []
+        ),
+        "",
+        *_table(rows),
+        "",
+        f"{report.tokens} tokens: {equal} answers equal, {report.ties} ties, "
+        f"{report.defects} defects",
+        f"replay: {replayed.passes} passes, {replayed.rows} rows compared bit for bit, "
+        f"{replayed.replaced} rejected rows replaced, {len(replayed.defects or ())} rows differ",
+        f"generation: plain {report.plain_seconds:.1f} s, accelerated "
+        f"{report.accelerated_seconds:.1f} s (both recorded, which slows them a little)",
+    ]
+    return "\n".join(lines)
+
+
+def _head(data: Mapping[str, Any]) -> str:
+    where = data["machine"]
+    draft = f", draft {data['draft']}" if data["draft"] else ""
+    return (
+        f"{data['date']}: {data['model']} ({data['target']}{draft}) on {where['cpu']}, "
+        f"{where['cores']} cores"
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _median_speed(runs: Sequence[Any]) -> float:
+    speeds = sorted(run.speed for run in runs)
+    return float(speeds[len(speeds) // 2])
+
+
+def _sources(report: BenchReport) -> dict[str, dict[str, int]]:
+    total: dict[str, dict[str, int]] = {}
+    for result in report.results:
+        for name, count in result.sources.items():
+            kept = total.setdefault(name, {"drafted": 0, "accepted": 0})
+            kept["drafted"] += count["drafted"]
+            kept["accepted"] += count["accepted"]
+    return total

@@ -1,0 +1,52 @@
+"""Options that several commands share, and the bar that long ones show."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_ENGINE_OPTIONS = (
+    click.option("--draft", help="Draft model: catalog name, GGUF path, or none."),
+    click.option("--n-ctx", type=int, help="Context window in tokens."),
+    click.option("--n-threads", type=int, help="Threads of a pass; 0: one per core."),
+    click.option("--n-gpu-layers", type=int, help="Layers on the GPU; -1: all."),
+    click.option("--kv-type", help="Number format of the KV cache: f16, q8_0, …"),
+    click.option("--template", help="Chat template: Jinja source, chatml or gemma."),
+)
+
+
+def engine_options(command: _Command) -> _Command:
+    """The options that choose how a model is loaded, as keyword arguments of `load_engine`."""
+    for option in reversed(_ENGINE_OPTIONS):
+        command = option(command)
+    return command
+
+
+class StepBar:
+    """Steps of a long command on stderr: a line that is rewritten, or a line now and then."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._terminal = sys.stderr.isatty()
+        self._begun = time.monotonic()
+        self._last = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        wait = 0.1 if self._terminal else 10.0
+        if done < total and now - self._last < wait:
+            return
+        self._last = now
+        spent = now - self._begun
+        left = spent / done * (total - done) if done else 0.0
+        line = f"{self._label}: {done} of {total}, {spent:.0f} s, about {left:.0f} s left"
+        if self._terminal:
+            click.echo(f"\r\x1b[K{line}", nl=done == total, err=True)
+        else:
+            click.echo(line, err=True)

@@ -1,0 +1,136 @@
+"""`agentspec complete`: one answer on standard output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from agentspec.cli._options import engine_options
+from agentspec.errors import CancelledError, InvalidRequestError
+
+
+@click.command("complete")
+@click.argument("prompt", required=False)
+@click.option("--model", help="Target: catalog name or GGUF path.")
+@engine_options
+@click.option("--system", help="System message.")
+@click.option(
+    "--messages",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="File with a JSON list of OpenAI-shaped messages, instead of PROMPT.",
+)
+@click.option(
+    "--context",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="File the answer may repeat; may be given several times.",
+)
+@click.option("--max-tokens", type=int, help="Most tokens of the answer.")
+@click.option("--temperature", default=0.0, show_default=True)
+@click.option("--top-k", default=0, show_default=True, help="0: off.")
+@click.option("--top-p", default=1.0, show_default=True)
+@click.option("--min-p", default=0.0, show_default=True)
+@click.option("--seed", type=int)
+@click.option("--stop", multiple=True, help="Stop string; may be given several times.")
+@click.option("--k", type=int, help="Most draft tokens of a pass.")
+@click.option("--no-speculation", is_flag=True, help="Plain decoding.")
+@click.option("--exact", is_flag=True, help="The text of plain decoding, bit for bit.")
+@click.option("--stats", is_flag=True, help="Speed and acceptance on standard error.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole completion as JSON.")
+def complete(
+    prompt: str | None,
+    model: str | None,
+    system: str | None,
+    messages: Path | None,
+    context: tuple[Path, ...],
+    max_tokens: int | None,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    seed: int | None,
+    stop: tuple[str, ...],
+    k: int | None,
+    no_speculation: bool,
+    exact: bool,
+    stats: bool,
+    as_json: bool,
+    **load: Any,
+) -> None:
+    """Answer PROMPT, or standard input when PROMPT is - or missing."""
+    from agentspec.loading import load_engine
+    from agentspec.request import parse_request
+
+    request: dict[str, Any] = {
+        "context": context,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "seed": seed,
+        "stop": list(stop) or None,
+        "speculation": _speculation(no_speculation, k),
+    }
+    chat = _messages(prompt, system, messages)
+    parse_request(chat, **request)  # what is wrong is said before a model is loaded
+    with load_engine(model, exact=exact or None, **load) as engine:
+        if as_json:
+            answer = engine.complete(chat, **request)
+            click.echo(answer.model_dump_json())
+            return
+        final = None
+        stream = engine.stream(chat, **request)
+        try:
+            for chunk in stream:
+                final = chunk
+                for choice in chunk.choices:
+                    click.echo(choice.delta.reasoning_content or "", nl=False)
+                    click.echo(choice.delta.content or "", nl=False)
+        except KeyboardInterrupt:
+            click.echo()
+            raise CancelledError("interrupted; the text so far stands above") from None
+        click.echo()
+        if stats and final is not None:
+            click.echo(_stats_line(final), err=True)
+
+
+def _speculation(off: bool, k: int | None) -> Any:
+    if off:
+        return False
+    return True if k is None else {"k": k}
+
+
+def _messages(prompt: str | None, system: str | None, path: Path | None) -> Any:
+    if path is not None:
+        if prompt is not None:
+            raise click.UsageError("give PROMPT or --messages, not both")
+        try:
+            return json.loads(path.read_text("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise InvalidRequestError(f"{path} is not JSON: {error}") from None
+    if prompt is None or prompt == "-":
+        if prompt is None and sys.stdin.isatty():
+            raise click.UsageError("missing PROMPT; give a text, or - for standard input")
+        try:
+            prompt = click.get_text_stream("stdin", encoding="utf-8", errors="strict").read()
+        except UnicodeDecodeError as error:
+            raise InvalidRequestError(f"standard input is not UTF-8: {error}") from None
+    if not prompt.strip():
+        raise InvalidRequestError("the prompt is empty")
+    chat: list[dict[str, str]] = [{"role": "user", "content": prompt}]
+    return [{"role": "system", "content": system}, *chat] if system else chat
+
+
+def _stats_line(chunk: Any) -> str:
+    s = chunk.speculation
+    sources = ", ".join(f"{n} {c.accepted}/{c.drafted}" for n, c in s.sources.items())
+    return (
+        f"{s.generated_tokens} tokens at {s.tokens_per_second:.1f} tok/s, {s.passes} passes, "
+        f"acceptance length {s.acceptance_length:.2f} ({sources or 'no drafts'}); "
+        f"prompt {s.prompt_tokens} tokens, {s.cached_tokens} reused, {s.prefill_seconds:.1f} s"
+    )

@@ -1,0 +1,36 @@
+"""What a report says about the machine: processor, cores, memory; never names or paths."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+
+def cpu_model() -> str:
+    """The processor's name, as the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def describe() -> dict[str, object]:
+    """Processor, cores, architecture, system and Python version."""
+    return {
+        "cpu": cpu_model(),
+        "cores": cores(),
+        "arch": platform.machine(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+    }
