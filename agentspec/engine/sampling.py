@@ -311,9 +311,8 @@ def logprobs(
     logits: npt.NDArray[np.float32], token: int, n: int
 ) -> tuple[float, list[tuple[int, float]]]:
     """Log-probability of a token and of the n best, from unprocessed logits [vocab]."""
-    wide = logits.astype(np.float64)
-    peak = wide.max()
-    total = peak + np.log(np.exp(wide - peak).sum())
-    best = np.argpartition(wide, -n)[-n:] if 0 < n < len(wide) else np.arange(0)
-    best = best[np.argsort(-wide[best], kind="stable")]
-    return float(wide[token] - total), [(int(b), float(wide[b] - total)) for b in best]
+    peak = logits.max()
+    total = float(peak) + float(np.log(np.exp(logits - peak).sum(dtype=np.float64)))
+    best = _largest(logits, min(n, len(logits))) if n else np.arange(0)
+    best = best[np.argsort(-logits[best], kind="stable")]
+    return float(logits[token]) - total, [(int(b), float(logits[b]) - total) for b in best]
