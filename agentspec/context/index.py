@@ -129,7 +129,8 @@ class TokenIndex:
     def find(self, query: Sequence[int]) -> Match | None:
         """The longest match of the end of `query` that has a continuation; the latest of equals.
 
-        `query` may be the index's own end: that place has no continuation and is passed over.
+        `query` may be the index's own end: that place has no continuation and is passed over,
+        as the ends of documents are.
         """
         recent = np.asarray(query[-_REACH:], dtype=np.int32)
         for at, order in enumerate(self._orders):
@@ -138,6 +139,7 @@ class TokenIndex:
             ends = self._ends_of(at, recent[-order:].tolist())
             if len(ends) and ends[-1] == self._n:
                 ends = ends[:-1]
+            ends = ends[self._tokens[ends] != SEPARATOR]
             if len(ends):
                 lengths = self._match_lengths(ends, recent)
                 best = len(ends) - 1 - int(lengths[::-1].argmax())

@@ -32,7 +32,8 @@ class Parity:
         return Parity(self.size, self.done)
 
     def mask(self) -> npt.NDArray[np.bool_]:
-        return (np.arange(self.size) + len(self.done)) % 3 != 0
+        allowed: npt.NDArray[np.bool_] = (np.arange(self.size) + len(self.done)) % 3 != 0
+        return allowed
 
     def advance(self, token: int) -> None:
         if not self.mask()[token]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agentspec.engine.sampling import SeededChance
-from agentspec.testing.chance import EnumeratedChance, chi_square, distance, enumerate_law
+from agentspec.testing.chance import EnumeratedChance, Law, chi_square, distance, enumerate_law
 
 
 def test_every_outcome_is_taken_with_its_probability() -> None:
@@ -17,7 +17,7 @@ def test_every_outcome_is_taken_with_its_probability() -> None:
         return (a, chance.draft(np.array([2.0, 2.0])))
 
     law = enumerate_law(run)
-    expected = {(0,): 0.0625, (2,): 0.1875}
+    expected: Law = {(0,): 0.0625, (2,): 0.1875}
     expected |= {(0, 0): 0.09375, (0, 1): 0.09375, (2, 0): 0.28125, (2, 1): 0.28125}
     assert distance(law, expected) < 1e-15
 
@@ -54,7 +54,7 @@ def test_the_chi_square_tail_is_that_of_the_tables(
 
 
 def test_chi_square_sees_a_wrong_law_and_an_impossible_outcome() -> None:
-    law = {(0,): 0.5, (1,): 0.5}
+    law: Law = {(0,): 0.5, (1,): 0.5}
     assert chi_square({(0,): 500, (1,): 500}, law) == 1.0
     assert chi_square({(0,): 560, (1,): 440}, law) < 1e-3
     with pytest.raises(AssertionError, match="impossible"):
@@ -63,9 +63,9 @@ def test_chi_square_sees_a_wrong_law_and_an_impossible_outcome() -> None:
 
 @pytest.mark.parametrize("lane", [0, 1])
 def test_uniforms_of_neighbouring_positions_and_seeds_are_independent(lane: int) -> None:
-    law = {(a, b): 1 / 64 for a in range(8) for b in range(8)}
+    law: Law = {(a, b): 1 / 64 for a in range(8) for b in range(8)}
     for along in ("position", "seed", "lane"):
-        seen: dict[tuple[int, int], int] = {}
+        seen: dict[tuple[int, ...], int] = {}
         for i in range(6400):
             seed, position = (i, 5) if along == "seed" else (7, i)
             second = (seed + (along == "seed"), position + (along == "position"))
@@ -91,7 +91,7 @@ def test_the_draft_stream_is_its_own() -> None:
         a.draft(weights)
         assert a.categorical(weights, position) == b.categorical(weights, position)
     first = [SeededChance(seed).draft(weights) for seed in range(400)]
-    joint = {}
+    joint: dict[tuple[int, ...], int] = {}
     for seed, token in enumerate(first):
         cell = (token, SeededChance(seed).categorical(weights, 0))
         joint[cell] = joint.get(cell, 0) + 1

@@ -71,7 +71,7 @@ def test_any_proposers_give_the_text_of_plain_decoding(world: Any, data: st.Data
             prompt, proposers, params=params, constraint=constraint, **common, **more
         )
 
-    common = {
+    common: dict[str, Any] = {
         "max_tokens": draw(st.integers(1, 24)),
         "stop": draw(STOPS),
         "stop_token_ids": draw(st.sampled_from([frozenset(), frozenset({4})])),
@@ -99,17 +99,18 @@ def test_any_proposers_give_the_text_of_plain_decoding(world: Any, data: st.Data
         draw(st.integers(0, 16)), match_factor=draw(st.sampled_from([0.0, 0.5]))
     )
     chunk = draw(st.sampled_from([1, 3, 512]))
-    loop = Loop(world.target(seed, rollback=rollback, max_rows=max([20, *sizes])), chunk=chunk)
-    with_rows = {"rows": RowClass(sizes), "controller": controller}
+    target = world.target(seed, rollback=rollback, max_rows=max([20, *sizes]))
+    loop = Loop(target, chunk=chunk)
+    with_rows: dict[str, Any] = {"rows": RowClass(sizes), "controller": controller}
     fast = turn(loop, prompt, proposers, **with_rows)
     same(fast, plain)
     assert not fast.stats.notes
     assert fast.stats.tokens == len(plain.tokens)
     assert fast.stats.accepted + fast.stats.passes >= len(plain.tokens)
     if sizes:
-        prefill = len(loop.target.passes) - fast.stats.passes
+        prefill = len(target.passes) - fast.stats.passes
         if rollback is Rollback.TRIM:
-            assert all(len(rows) in sizes for rows in loop.target.passes[prefill:])
+            assert all(len(rows) in sizes for rows in target.passes[prefill:])
 
     again = prompt + plain.tokens[: draw(st.integers(0, len(plain.tokens)))] + draw(TOKENS)
     same(turn(loop, again, proposers, **with_rows), turn(Loop(world.target(seed)), again, []))
@@ -161,12 +162,13 @@ def test_stop_strings_may_begin_and_end_inside_tokens(world: Any) -> None:
 
 
 def test_rows_of_a_class_keep_clear_of_the_end_of_the_context(world: Any) -> None:
-    loop = Loop(world.target(3, n_ctx=20, max_rows=16))
+    target = world.target(3, n_ctx=20, max_rows=16)
+    loop = Loop(target)
     rows = RowClass((4, 8, 32))
     answer = loop.answer([1, 2, 3], [ScriptedProposer(lambda t, room: [1] * 16)], rows=rows)
     plain = Loop(world.target(3, n_ctx=20)).answer([1, 2, 3], rows=RowClass((4,)))
     same(answer, plain)
-    assert {len(rows) for rows in loop.target.passes[1:]} <= {4, 8}
+    assert {len(rows) for rows in target.passes[1:]} <= {4, 8}
     with pytest.raises(ContextOverflowError):
         Loop(world.target(3, n_ctx=20)).answer([1] * 17, rows=rows)
 

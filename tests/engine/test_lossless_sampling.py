@@ -175,9 +175,10 @@ def hashed_q(world: Any, seed: int, support: int = VOCAB) -> Callable[[Sequence[
 
     def q_of(tokens: Sequence[int]) -> Probs:
         logits = law(tokens).astype(np.float64)
-        q = np.exp(logits)
+        q: Probs = np.exp(logits)
         q[np.argsort(q)[: VOCAB - support]] = 0.0
-        return q / q.sum()
+        q /= q.sum()
+        return q
 
     return q_of
 
@@ -266,8 +267,9 @@ def test_a_chain_of_sampled_and_deterministic_tokens(world: Any) -> None:
     def mixed(tokens: Sequence[int]) -> Probs | None:
         return None if len(tokens) % 2 else q_of(tokens)
 
-    for k in (1, 2, 3):
-        assert_lossless(world, lambda k=k: [Sampling(mixed, k)], params, n=3)
+    assert_lossless(world, lambda: [Sampling(mixed, 1)], params, n=3)
+    assert_lossless(world, lambda: [Sampling(mixed, 2)], params, n=3)
+    assert_lossless(world, lambda: [Sampling(mixed, 3)], params, n=3)
 
 
 @pytest.mark.parametrize("size", [VOCAB - 2, VOCAB + 2])

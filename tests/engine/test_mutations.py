@@ -109,6 +109,11 @@ def residual_sums_to_one(world: Any) -> None:
     assert abs(residual.probs.sum() - 1.0) < 1e-12
 
 
+def knowing(truth: Sequence[int], right: int) -> ScriptedProposer:
+    """Proposes `right` true tokens, then another."""
+    return ScriptedProposer(lambda tokens, room: [*truth[len(tokens) :][:right], 5][:room])
+
+
 def seeded_text(world: Any) -> None:
     """A seed gives the same text with and without deterministic drafts."""
     target, _ = models(world)
@@ -116,8 +121,7 @@ def seeded_text(world: Any) -> None:
     for first in range(VOCAB - 1):
         plain = Loop(target).answer([first], params=params, max_tokens=12)
         truth = [first, *plain.tokens]
-        proposer = ScriptedProposer(lambda tokens, room, t=truth: [*t[len(tokens) :][:2], 5][:room])
-        fast = Loop(target).answer([first], [proposer], params=params, max_tokens=12)
+        fast = Loop(target).answer([first], [knowing(truth, 2)], params=params, max_tokens=12)
         assert fast.tokens == plain.tokens
         target.caches.clear()
 
@@ -158,7 +162,8 @@ def check_greedy(
 
     target.caches.clear()
     small.caches.clear()
-    drafts = [ScriptedProposer(guess), DraftModel(small, target_vocab=VOCAB, k=3, p_min=0.3)]
+    model = DraftModel(small, target_vocab=VOCAB, k=3, p_min=0.3)
+    drafts: list[Proposer] = [ScriptedProposer(guess), model]
     answer = Loop(target).answer(prompt, drafts, max_tokens=12, **more)
     assert [*prompt, *answer.tokens] == truth, "the text is not that of plain decoding"
     assert not answer.stats.notes
@@ -174,8 +179,7 @@ def ends(world: Any) -> None:
         script = [1, 2, 3, 4, 5, 6, 1, 2, 3]
         script[at] = VOCAB - 1
         target = ScriptedBackend.following(script, VOCAB)
-        drafts = [ScriptedProposer(lambda tokens, room, s=script: s[len(tokens) :])]
-        answer = Loop(target).answer([1], drafts, max_tokens=8)
+        answer = Loop(target).answer([1], [knowing(script, 8)], max_tokens=8)
         assert answer.tokens == script[1 : at + 1]
         assert answer.finish == "stop"
 

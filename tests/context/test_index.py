@@ -1,0 +1,146 @@
+"""The token index against a search that looks at every place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentspec.context.index import SEPARATOR, Match, TokenIndex
+
+CANDIDATES, REACH = 32, 64
+
+
+def naive_find(tokens: Sequence[int], query: Sequence[int], orders: Sequence[int]) -> Match | None:
+    """The latest of the longest matches among the 32 latest places of the first order found."""
+    query = list(query)[-REACH:]
+    for order in orders:
+        if len(query) < order or SEPARATOR in query[-order:]:
+            continue
+        gram = query[-order:]
+        ends = [e for e in range(order, len(tokens) + 1) if list(tokens[e - order : e]) == gram]
+        ends = [e for e in ends[-CANDIDATES:] if e != len(tokens) and tokens[e] != SEPARATOR]
+        best: tuple[int, int] | None = None
+        for end in ends:
+            length = 0
+            while (
+                length < min(len(query), end)
+                and tokens[end - 1 - length] == query[-1 - length]
+                and tokens[end - 1 - length] != SEPARATOR
+            ):
+                length += 1
+            best = max(best or (0, 0), (length, end))
+        if best is not None:
+            return Match(best[1], best[0], len(ends))
+    return None
+
+
+def naive_continuation(tokens: Sequence[int], start: int, n: int) -> list[int]:
+    run: list[int] = []
+    at = start
+    while len(run) < n and start < len(tokens):
+        if tokens[at] == SEPARATOR:
+            break
+        run.append(tokens[at])
+        at = at + 1 if at + 1 < len(tokens) else start
+    return run
+
+
+TOKEN = st.integers(0, 3)
+RUN = st.lists(st.one_of(TOKEN, TOKEN, TOKEN, st.just(SEPARATOR)), max_size=40)
+ACTION = st.one_of(
+    st.tuples(st.just("load"), RUN),
+    st.tuples(st.just("add"), st.lists(TOKEN, min_size=1, max_size=12)),
+    st.tuples(st.just("repeat"), st.integers(1, 60)),
+    st.tuples(st.just("truncate"), st.integers(0, 120)),
+)
+
+
+@settings(max_examples=300)
+@given(
+    actions=st.lists(ACTION, max_size=12),
+    orders=st.sampled_from([(8, 3), (3,), (5, 1), (4, 2)]),
+    merge_at=st.sampled_from([1, 3, 8, 4096]),
+    query=st.one_of(st.none(), RUN),
+    n=st.integers(0, 20),
+)
+def test_finds_what_a_full_search_finds(
+    actions: list[tuple[str, object]],
+    orders: tuple[int, ...],
+    merge_at: int,
+    query: list[int] | None,
+    n: int,
+) -> None:
+    index = TokenIndex(orders=orders, merge_at=merge_at)
+    tokens: list[int] = []
+    for what, value in actions:
+        if what == "truncate":
+            assert isinstance(value, int)
+            index.truncate(value)
+            del tokens[value:]
+        elif what == "load":
+            assert isinstance(value, list)
+            index.load(value)
+            tokens += value
+        else:
+            more = value if isinstance(value, list) else tokens[-9:] * (int(str(value)) // 9)
+            for token in more:
+                index.add(token)
+            tokens += more
+        assert index.tokens.tolist() == tokens
+        asked = tokens if query is None else query
+        match = index.find(asked)
+        assert match == naive_find(tokens, asked, orders)
+        if match is not None:
+            run = index.continuation(match.start, n)
+            assert run == naive_continuation(tokens, match.start, n)
+
+
+def test_parts_stay_few_however_the_runs_come() -> None:
+    for sizes in (range(200, 100, -1), [50] * 100, [1000, *[3] * 100]):
+        index = TokenIndex()
+        for size in sizes:
+            index.load(np.arange(size, dtype=np.int32))
+        assert len(index._parts) <= np.log2(len(index)) + 1
+
+
+def test_cutting_off_whole_parts_sorts_nothing_anew() -> None:
+    index = TokenIndex()
+    index.load(np.arange(1000, dtype=np.int32))
+    part = index._parts[0]
+    index.load(np.arange(10, dtype=np.int32))
+    index.truncate(1000)
+    assert index._parts == [part]
+    assert index.find([4, 5, 6]) == Match(7, 3, 1)
+
+
+def test_a_collision_of_hashes_is_no_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agentspec.context import index as module
+
+    index = TokenIndex(orders=(3,))
+    index.load([5, 6, 7, 1, 2, 3, 9, 9])
+    real = module._hash
+    monkeypatch.setattr(module, "_hash", lambda gram: real([1, 2, 3]))
+    assert index.find([5, 5, 5]) is None
+    assert index.find([1, 2, 3]) == Match(6, 3, 1)
+
+
+def test_memory_stays_under_its_budget() -> None:
+    index = TokenIndex()
+    index.load(np.random.default_rng(0).integers(0, 50_000, 200_000, dtype=np.int32))
+    for token in range(20_000):
+        index.add(token)
+    assert index.nbytes <= 32 * len(index)
+    assert index.nbytes >= 4 * len(index)
+
+
+def test_ids_up_to_the_largest_int32() -> None:
+    index = TokenIndex(orders=(2,))
+    index.load([2**31 - 1, 0, 2**31 - 2, 5])
+    assert index.find([2**31 - 1, 0]) == Match(2, 2, 1)
+    assert index.find([0]) is None
+    assert index.find([]) is None
+    assert TokenIndex().find([1, 2, 3]) is None
