@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from types import TracebackType
@@ -21,8 +21,10 @@ from agentspec.chat.stream import AnswerDelta, AnswerStream
 from agentspec.chat.template import ChatTemplate, encode_chat
 from agentspec.chat.tools.base import CallFormat
 from agentspec.chat.tools.hermes_json import HermesJson
-from agentspec.control.controller import Controller, FixedController
+from agentspec.control.controller import Controller, CostAwareController, FixedController
+from agentspec.control.cost import CostCurve
 from agentspec.control.rows import ANY_ROWS, RowClass
+from agentspec.control.survival import Survival
 from agentspec.engine.decode import decode
 from agentspec.engine.panel import Panel
 from agentspec.engine.sampling import Sampler, SeededChance
@@ -45,12 +47,15 @@ from agentspec.wire import Chunk, Completion, TokenLogprob, TopLogprob
 if TYPE_CHECKING:
     from pathlib import Path
 
+_MOST_DRAFTED = 32
+
 
 class Engine:
     """A loaded target, its proposers and one live sequence that successive turns share.
 
     Thread-safe: concurrent requests queue. Use it as a context manager, or call `close`.
-    `chunk` is the most prompt tokens per pass: a cancel is heard between chunks.
+    `chunk` is the most prompt tokens per pass: a cancel is heard between chunks. With a `cost`
+    curve the draft length follows cost and learned acceptance, else it is fixed.
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class Engine:
         model: str = "local",
         draft: Backend | None = None,
         call_format: CallFormat | None = None,
-        controller: Callable[[int | None], Controller] | None = None,
+        cost: CostCurve | None = None,
         max_tokens: int = 1024,
         rows: RowClass = ANY_ROWS,
         exact: bool = False,
@@ -75,7 +80,8 @@ class Engine:
         self.last_stats: TurnStats | None = None
         self._template = template
         self._format = call_format or HermesJson()
-        self._controller = controller or _fixed_controller
+        self.cost = cost
+        self._survival = Survival()
         self._max_tokens = max_tokens
         self._chunk = chunk
         self._sequence = LiveSequence(target, chunk=chunk)
@@ -317,6 +323,12 @@ class Engine:
             self.last_stats = stats
             self._turn.release()
 
+    def _controller(self, k: int | None) -> Controller:
+        if self.cost is None:
+            return FixedController(8 if k is None else k)
+        most = _MOST_DRAFTED if k is None else k
+        return CostAwareController(self.cost, self._survival, k=most, rows=self.rows)
+
     def _proposers(self, request: Request) -> list[Proposer]:
         wanted = request.speculation
         if not wanted.enabled or wanted.k == 0:
@@ -437,10 +449,6 @@ class _Loaded:
 @lru_cache(maxsize=1)
 def _loaded() -> _Loaded:
     return _Loaded()
-
-
-def _fixed_controller(k: int | None) -> Controller:
-    return FixedController(8 if k is None else k)
 
 
 def _adds_bos(tokenizer: Tokenizer) -> bool:

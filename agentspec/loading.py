@@ -130,6 +130,7 @@ def _assemble(
     from agentspec.api import Engine
     from agentspec.audit.calibrate import exact_rows
     from agentspec.chat.template import load_template
+    from agentspec.control.cost import CostCurve
 
     tokenizer = target.tokenizer
     rows = ANY_ROWS
@@ -149,6 +150,7 @@ def _assemble(
         max_tokens=settings.max_tokens,
         rows=rows,
         exact=settings.exact,
+        cost=CostCurve.measure(target) if settings.speculation else None,
         # a cancel is heard between chunks: small ones where a chunk takes seconds
         chunk=settings.n_batch if gpu_in_use(settings) else min(settings.n_batch, 128),
     )

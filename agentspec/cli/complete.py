@@ -117,7 +117,7 @@ def _messages(prompt: str | None, system: str | None, path: Path | None) -> Any:
         if prompt is None and sys.stdin.isatty():
             raise click.UsageError("missing PROMPT; give a text, or - for standard input")
         try:
-            prompt = click.get_text_stream("stdin", encoding="utf-8", errors="strict").read()
+            prompt = sys.stdin.buffer.read().decode("utf-8")
         except UnicodeDecodeError as error:
             raise InvalidRequestError(f"standard input is not UTF-8: {error}") from None
     if not prompt.strip():

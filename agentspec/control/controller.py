@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from agentspec.control.cost import CostCurve
+from agentspec.control.rows import ANY_ROWS, RowClass
+from agentspec.control.survival import Survival
 from agentspec.types import EMPTY_DRAFT, Draft, Verdict
 
 
@@ -18,7 +21,9 @@ class Controller(Protocol):
         """
         ...
 
-    def observe(self, verdict: Verdict) -> None: ...
+    def observe(self, verdict: Verdict, *, rows: int, seconds: float) -> None:
+        """What the pass decided; it carried `rows` rows, padding included, and took `seconds`."""
+        ...
 
 
 class FixedController:
@@ -42,5 +47,58 @@ class FixedController:
             return draft.truncate(k)
         return EMPTY_DRAFT
 
-    def observe(self, verdict: Verdict) -> None:
+    def observe(self, verdict: Verdict, *, rows: int, seconds: float) -> None:
         return None
+
+
+class CostAwareController:
+    """The draft length that maximises expected tokens per second, often none.
+
+    Takes the first draft that pays: with s(j) the learned probability that draft token j stands
+    when all before it did, K maximises (1 + sum of the running products of s) / cost(K + 1),
+    and must beat plain decoding by `margin`. Both depend only on evidence that was known before
+    the tokens were sampled.
+    """
+
+    def __init__(
+        self,
+        cost: CostCurve,
+        survival: Survival | None = None,
+        *,
+        k: int = 32,
+        margin: float = 0.02,
+        rows: RowClass = ANY_ROWS,
+    ) -> None:
+        self._cost = cost
+        self._survival = survival or Survival()
+        self._k = k
+        self._margin = margin
+        self._rows = rows
+
+    def choose(self, drafts: Iterable[Draft], room: int) -> Draft:
+        for draft in drafts:
+            k = self._best_length(draft, min(self._k, room, len(draft)))
+            if k:
+                return draft.truncate(k)
+        return EMPTY_DRAFT
+
+    def observe(self, verdict: Verdict, *, rows: int, seconds: float) -> None:
+        self._survival.observe(verdict.draft, verdict.accepted, verdict.judged)
+        self._cost.observe(rows, seconds)
+
+    def _best_length(self, draft: Draft, most: int) -> int:
+        plain = 1.0 / self._pass_cost(1)
+        best, best_speed = 0, plain * (1.0 + self._margin)
+        tokens, stands = 1.0, 1.0
+        for j in range(most):
+            stands *= self._survival.of(draft, j)
+            tokens += stands
+            speed = tokens / self._pass_cost(j + 2)
+            if speed > best_speed:
+                best, best_speed = j + 1, speed
+            if stands < 0.02:
+                break
+        return best
+
+    def _pass_cost(self, rows: int) -> float:
+        return self._cost(rows + self._rows.padding(rows))

@@ -45,8 +45,9 @@ def decode(
             with stats.timing("draft"):
                 drafts = panel.propose(room, sequence.backend.vocab_size)
                 draft = controller.choose(drafts, room)
+            padding, before = rows.padding(len(draft) + 1), stats.verify_seconds
             with stats.timing("verify"):
-                output = sequence.verify(draft.tokens, padding=rows.padding(len(draft) + 1))
+                output = sequence.verify(draft.tokens, padding=padding)
             run: list[int] = []
             accepted = 0
             for token, stands in judge(draft, output, sampler, stats.tokens):
@@ -60,7 +61,11 @@ def decode(
             stats.observe(verdict)
             with stats.timing("draft"):
                 panel.observe(verdict)
-                controller.observe(verdict)
+                controller.observe(
+                    verdict,
+                    rows=len(draft) + 1 + padding,
+                    seconds=stats.verify_seconds - before,
+                )
             yield verdict
     finally:
         try:
