@@ -87,6 +87,10 @@ class CostAwareController:
         self._cost.observe(rows, seconds)
 
     def _best_length(self, draft: Draft, most: int) -> int:
+        # What is known at token j of a sampled draft depends on the values of the tokens before
+        # it. Looking past the first token that does not pay could throw those away because of
+        # their own values, which changes the law of the output; stopping there cannot.
+        sampled = not draft.deterministic
         plain = 1.0 / self._pass_cost(1)
         best, best_speed = 0, plain * (1.0 + self._margin)
         tokens, stands = 1.0, 1.0
@@ -96,6 +100,8 @@ class CostAwareController:
             speed = tokens / self._pass_cost(j + 2)
             if speed > best_speed:
                 best, best_speed = j + 1, speed
+            elif sampled:
+                break
             if stands < 0.02:
                 break
         return best
