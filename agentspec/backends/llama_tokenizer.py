@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -17,6 +17,7 @@ _ORDINARY = re.compile(
     r"div|span|strong|blockquote|code|sub|sup)>"
 )
 _LONGEST_BEGINNING = 64
+_CHUNK = 8192
 
 
 class LlamaTokenizer:
@@ -144,6 +145,34 @@ class LlamaTokenizer:
         return self._tokenize(text, special=True)
 
     def _tokenize(self, text: str, *, special: bool) -> list[int]:
+        """One call of llama.cpp for a short text, several for a long one.
+
+        llama.cpp takes quadratic time in the user-defined pieces of a text, and in Gemma every
+        line end is one: 10 MB of code would take half an hour in one call.
+        """
+        boundary = self._boundary if len(text) > _CHUNK else None
+        if boundary is None:
+            return self._tokenize_at_once(text, special)
+        ids: list[int] = []
+        start = 0
+        while start < len(text):
+            found = boundary.search(text, start + _CHUNK)
+            end = found.end() if found else len(text)
+            ids += self._tokenize_at_once(text[start:end], special)
+            start = end
+        return ids
+
+    @cached_property
+    def _boundary(self) -> re.Pattern[str] | None:
+        """What ends where llama.cpp divides a text anyway: cutting there changes no id."""
+        lib = self._lib
+        whole = lib.LLAMA_TOKEN_ATTR_USER_DEFINED | lib.LLAMA_TOKEN_ATTR_CONTROL
+        found = (
+            self._text(i) for i, attributes in enumerate(self._attributes) if attributes & whole
+        )
+        return _boundary_of({piece for piece in found if piece}, self.special_pieces)
+
+    def _tokenize_at_once(self, text: str, special: bool) -> list[int]:
         if not text:
             return []
         try:
@@ -186,6 +215,25 @@ class LlamaTokenizer:
 
 def _is_ordinary(text: str) -> bool:
     return len(text) == 1 or _ORDINARY.fullmatch(text) is not None
+
+
+def _boundary_of(pieces: set[str], special: Container[str]) -> re.Pattern[str] | None:
+    """Ordinary pieces that no other piece contains or overlaps, runs of one letter as a whole."""
+    beginnings = {piece[:n] for piece in pieces for n in range(1, len(piece) + 1)}
+    endings = {piece[-n:] for piece in pieces for n in range(1, len(piece) + 1)}
+    ends = []
+    for piece in pieces:
+        if piece in special:
+            continue
+        if len(piece) == 1:
+            if all(set(other) == {piece} for other in pieces if piece in other):
+                ends.append(f"{re.escape(piece)}(?!{re.escape(piece)})")
+        elif not (
+            any(piece[-n:] in beginnings or piece[:n] in endings for n in range(1, len(piece)))
+            or any(piece in other for other in pieces if other != piece)
+        ):
+            ends.append(re.escape(piece))
+    return re.compile("|".join(sorted(ends))) if ends else None
 
 
 def _any_of(words: Iterable[str]) -> str:
