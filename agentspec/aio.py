@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -12,18 +13,18 @@ _T = TypeVar("_T")
 
 async def in_thread(
     produce: Callable[[threading.Event], Iterator[_T]],
-) -> AsyncIterator[_T]:
+) -> AsyncGenerator[_T, None]:
     """Run a blocking generator in a thread of its own and hand its items over.
 
-    One thread per generator: the engine knows by the thread who holds it.
+    One thread per generator: the engine knows by the thread who holds it. Close it (`aclosing`)
+    to set the event that `produce` was given.
     """
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[tuple[bool, Any]] = asyncio.Queue()
     stop = threading.Event()
 
     def hand(done: bool, value: object) -> None:
-        # the loop may be gone when its program ends
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed: its program ends, nobody listens
             loop.call_soon_threadsafe(queue.put_nowait, (done, value))
 
     def work() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from agentspec.chat.stream import AnswerDelta, ThinkingDelta
@@ -102,15 +103,26 @@ class Answer:
         """Say why the answer ended; complete tool calls turn a stop into `tool_calls`."""
         self.finish = "tool_calls" if finish == "stop" and self._calls else finish
 
-    def chunks(self, events: Iterable[TokenEvent]) -> Iterator[Chunk]:
-        """One chunk per token that shows something, then finish reason, then usage."""
-        yield self._chunk(ChoiceDelta(role="assistant", content=""))
-        for event in events:
-            delta = self.add(event)
-            if delta is not None:
-                logprobs = Logprobs(content=[event.logprob]) if event.logprob else None
-                yield self._chunk(delta, logprobs=logprobs)
-        yield self._chunk(ChoiceDelta(), finish=self.finish)
+    def chunks(self, events: Generator[TokenEvent, None, None]) -> Iterator[Chunk]:
+        """One chunk per token that shows something, then finish reason, then usage.
+
+        The events are closed with the chunks.
+        """
+        shown = 0
+
+        def new_logprobs() -> Logprobs | None:
+            # with those of tokens before that showed nothing: none is lost
+            nonlocal shown
+            fresh, shown = self._logprobs[shown:], len(self._logprobs)
+            return Logprobs(content=fresh) if fresh else None
+
+        with closing(events):
+            yield self._chunk(ChoiceDelta(role="assistant", content=""))
+            for event in events:
+                delta = self.add(event)
+                if delta is not None:
+                    yield self._chunk(delta, logprobs=new_logprobs())
+        yield self._chunk(ChoiceDelta(), finish=self.finish, logprobs=new_logprobs())
         yield Chunk(
             id=self.id,
             created=self.created,

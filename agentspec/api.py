@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing, contextmanager, suppress
 from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,7 @@ from agentspec.errors import (
 from agentspec.propose.draft_model import DraftModel
 from agentspec.propose.lookup import Lookup
 from agentspec.request import Request, parse_request
-from agentspec.turns import Turnstile
+from agentspec.turns import Ticket, Turnstile
 from agentspec.types import Constraint, Proposer, TurnContext, Verdict
 from agentspec.wire import Chunk, Completion, TokenLogprob, TopLogprob
 
@@ -55,7 +56,8 @@ class Engine:
 
     Thread-safe: concurrent requests queue. Use it as a context manager, or call `close`.
     `chunk` is the most prompt tokens per pass: a cancel is heard between chunks. With a `cost`
-    curve the draft length follows cost and learned acceptance, else it is fixed.
+    curve the draft length follows cost and learned acceptance, else it is fixed. `speculation`
+    is what requests do that do not say.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Engine:
         max_tokens: int = 1024,
         rows: RowClass = ANY_ROWS,
         exact: bool = False,
+        speculation: bool = True,
         chunk: int = 512,
     ) -> None:
         self.target = target
@@ -77,6 +80,7 @@ class Engine:
         self.model = model
         self.rows = rows
         self.exact = exact
+        self.speculation = speculation
         self.last_stats: TurnStats | None = None
         self._template = template
         self._format = call_format or HermesJson()
@@ -90,7 +94,6 @@ class Engine:
         self._turn = Turnstile()
         self._cancel = threading.Event()
         self._closed = False
-        self._open_streams: weakref.WeakSet[Generator[TokenEvent, None, None]] = weakref.WeakSet()
         self._encode_file = lru_cache(maxsize=256)(target.tokenizer.encode)
 
     @property
@@ -120,80 +123,103 @@ class Engine:
         so far.
         """
         answer, events = self._begin(parse_request(messages, **options))
-        for event in events:
-            answer.add(event)
+        # closed by name: a traceback that is kept after Ctrl-C must not keep the engine
+        with closing(events):
+            for event in events:
+                answer.add(event)
         return answer.completion()
 
     def stream(self, messages: object, **options: Any) -> Iterator[Chunk]:
         """The same answer in chunks, one per token that shows something.
 
-        The request is checked at once; the engine is held from the first chunk until the stream
-        ends or is closed.
+        The request is checked at once; the engine is held from the first chunk with text until
+        the stream ends or is closed. Raises as `complete` does, and EngineClosedError when the
+        engine is closed before the stream has ended.
         """
         answer, events = self._begin(parse_request(messages, **options))
         return answer.chunks(events)
 
     async def acomplete(self, messages: object, **options: Any) -> Completion:
         """`complete` in a thread; cancelling the task stops the generation."""
-        parts = self.astream_events(messages, **options)
         answer: Answer | None = None
-        async for answer, event in parts:
-            if event is not None:
-                answer.add(event)
+        async with aclosing(self.astream_events(messages, **options)) as parts:
+            async for answer, event in parts:
+                if event is not None:
+                    answer.add(event)
         assert answer is not None
         return answer.completion()
 
-    async def astream(self, messages: object, **options: Any) -> AsyncIterator[Chunk]:
+    async def astream(self, messages: object, **options: Any) -> AsyncGenerator[Chunk, None]:
         """`stream` for asyncio; leaving the loop stops the generation."""
-        async for chunk in in_thread(lambda stop: self._chunks(messages, options, stop)):
-            yield chunk
+        chunks = in_thread(lambda stop: self._chunks(messages, options, stop))
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
 
     async def astream_events(
         self, messages: object, **options: Any
-    ) -> AsyncIterator[tuple[Answer, TokenEvent | None]]:
+    ) -> AsyncGenerator[tuple[Answer, TokenEvent | None], None]:
         """Tokens with who proposed them, for programs that show it; the first has no event."""
 
         def produce(stop: threading.Event) -> Iterator[tuple[Answer, TokenEvent | None]]:
             answer, events = self._begin(parse_request(messages, **options), stop)
-            yield answer, None
-            for event in events:
-                yield answer, event
+            with closing(events):
+                yield answer, None
+                for event in events:
+                    yield answer, event
 
-        async for item in in_thread(produce):
-            yield item
+        async with aclosing(in_thread(produce)) as items:
+            async for item in items:
+                yield item
 
     @contextmanager
     def borrowed(self) -> Iterator[Backend]:
-        """The target with none of its sequences in use, while no request runs."""
-        self._turn.acquire()
+        """The target with none of its sequences in use, while no request runs.
+
+        The borrower drops the sequences it opens. Raises EngineClosedError.
+        """
+        ticket = Ticket()
         try:
+            self._turn.acquire(ticket)
+            if self._closed:
+                raise EngineClosedError("the engine was closed; load it again")
             self._sequence.close()
-            yield self.target
+            try:
+                yield self.target
+            finally:
+                self._sequence = LiveSequence(self.target, chunk=self._chunk)
         finally:
-            self._sequence = LiveSequence(self.target, chunk=self._chunk)
-            self._turn.release()
+            self._turn.release(ticket)
 
     def cancel(self) -> None:
         """Stop the running request within one pass; it raises CancelledError."""
         self._cancel.set()
 
     def close(self) -> None:
-        """Free the models; waits for the running request. Safe to call twice."""
-        if self._closed:
-            return
+        """Free the models. Safe to call twice.
+
+        The running request ends with CancelledError, those that wait and streams that were begun
+        with EngineClosedError.
+        """
         self._closed = True
         self._cancel.set()
-        if self._turn.mine():
-            # a stream that this thread began and did not finish would wait for itself
-            for events in list(self._open_streams):
-                events.close()
-        self._turn.acquire()
+        ticket = Ticket()
+        self._close_idle_stream()
         try:
+            self._turn.acquire(ticket, nudge=self._close_idle_stream)
             for backend in (self.draft, self.target):
                 if backend is not None:
                     backend.close()
         finally:
-            self._turn.release()
+            self._turn.release(ticket)
+
+    def _close_idle_stream(self) -> None:
+        """Take the turn from a stream that is not being read: it would never hear the cancel."""
+        holder = self._turn.holder()
+        events = holder.stream() if holder is not None and holder.stream is not None else None
+        if events is not None and inspect.getgeneratorstate(events) == inspect.GEN_SUSPENDED:
+            with suppress(ValueError):  # its reader came back at this moment
+                events.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -244,11 +270,46 @@ class Engine:
         text = AnswerStream(
             request.stop, parser=parser, thinking="<think>" in self._template.source
         )
-        events = self._run(request, prompt, most, constraint, text, answer, stop)
-        self._open_streams.add(events)
-        return answer, events
+        ticket = Ticket()
+        steps = self._steps(request, prompt, most, constraint, text, answer, stop)
+        events = self._run(ticket, steps, answer)
+        ticket.stream = weakref.ref(events)
+        return answer, self._whole(events, answer)
+
+    def _whole(
+        self, events: Generator[TokenEvent, None, None], answer: Answer
+    ) -> Generator[TokenEvent, None, None]:
+        """The events to the answer's end: one closed underneath never passes for a whole one."""
+        problem = "the engine was closed before the answer was complete; the text so far stands"
+        try:
+            with closing(events):
+                yield from events
+            if answer.finish is None:
+                raise EngineClosedError(problem)
+        except AgentspecError as error:
+            error.partial = answer.text
+            raise
+        except ValueError as error:
+            if self._closed:  # "generator already executing": by `close` in another thread
+                raise EngineClosedError(problem) from error
+            raise
 
     def _run(
+        self, ticket: Ticket, steps: Generator[TokenEvent, None, None], answer: Answer
+    ) -> Generator[TokenEvent, None, None]:
+        """The steps of one answer while its ticket holds the turn."""
+        try:
+            self._turn.acquire(ticket)
+            if not self._closed:
+                self._cancel.clear()
+            if self._closed:
+                raise EngineClosedError("the engine was closed while the request waited")
+            with closing(steps):
+                yield from steps
+        finally:
+            self._turn.release(ticket)
+
+    def _steps(
         self,
         request: Request,
         prompt: Sequence[int],
@@ -268,6 +329,7 @@ class Engine:
         def cancelled() -> bool:
             return self._cancel.is_set() or (stop is not None and stop.is_set())
 
+        started = time.perf_counter()
         rule = StopRule(
             max_tokens=max_tokens,
             eos_ids=tokenizer.eos_ids,
@@ -276,11 +338,8 @@ class Engine:
         )
         chance = SeededChance(request.sampling.seed)
         sampler = Sampler(request.sampling, chance, prompt=prompt, constraint=constraint)
-        self._turn.acquire()
-        if not self._closed:
-            self._cancel.clear()
-        started = time.perf_counter()
-        panel = Panel(self._proposers(request), stats, constraint=constraint)
+        proposers = self._proposers(request)
+        panel = Panel(proposers, stats, constraint=constraint)
         steps = decode(
             self._sequence,
             panel,
@@ -292,12 +351,11 @@ class Engine:
             cancelled=cancelled,
         )
         try:
-            if self._closed:
-                raise EngineClosedError("the engine was closed while the request waited")
             with stats.timing("prefill"):
                 stats.cached_tokens = self._sequence.start(prompt, cancelled=cancelled)
-            with stats.timing("draft"):
-                panel.begin(self._turn_context(request, prompt, chance))
+            if proposers:
+                with stats.timing("draft"):
+                    panel.begin(self._turn_context(request, prompt, chance))
             at = 0
             for verdict in steps:
                 if verdict.finish is not None:
@@ -313,15 +371,13 @@ class Engine:
                 if verdict.finish is not None:
                     # only now: whether there are tool calls is known with the last token
                     answer.end(verdict.finish)
-        except AgentspecError as error:
-            error.partial = answer.text
-            raise
         finally:
-            steps.close()
-            self._sequence.settle()
             stats.total_seconds = time.perf_counter() - started
             self.last_stats = stats
-            self._turn.release()
+            try:
+                steps.close()
+            finally:
+                self._sequence.settle()
 
     def _controller(self, k: int | None) -> Controller:
         if self.cost is None:
@@ -331,7 +387,8 @@ class Engine:
 
     def _proposers(self, request: Request) -> list[Proposer]:
         wanted = request.speculation
-        if not wanted.enabled or wanted.k == 0:
+        enabled = self.speculation if wanted.enabled is None else wanted.enabled
+        if not enabled or wanted.k == 0:
             return []
         proposers: list[Proposer] = [self._lookup] if wanted.lookup else []
         if self._draft_model is not None and wanted.draft_model:
@@ -423,7 +480,7 @@ async def astream(
 
 def _shared(model: str | os.PathLike[str] | None, options: dict[str, Any]) -> Engine:
     speculation = options.get("speculation")
-    exact = isinstance(speculation, dict) and speculation.get("exact") is True
+    exact = isinstance(speculation, Mapping) and speculation.get("exact") is True
     return _loaded().get(None if model is None else os.fspath(model), exact)
 
 
@@ -438,9 +495,9 @@ class _Loaded:
     def get(self, model: str | None, exact: bool) -> Engine:
         with self._lock:
             if self._engine is None or self._key != (model, exact):
-                engine, self._engine = self._engine, None
-                if engine is not None:
-                    engine.close()
+                # not closed: requests of other threads may still run on it, and the last of them
+                # frees it
+                self._engine = None
                 self._engine = load(model, exact=exact or None)
                 self._key = (model, exact)
             return self._engine

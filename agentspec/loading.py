@@ -150,6 +150,7 @@ def _assemble(
         max_tokens=settings.max_tokens,
         rows=rows,
         exact=settings.exact,
+        speculation=settings.speculation,
         cost=CostCurve.measure(target) if settings.speculation else None,
         # a cancel is heard between chunks: small ones where a chunk takes seconds
         chunk=settings.n_batch if gpu_in_use(settings) else min(settings.n_batch, 128),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +26,12 @@ _MAX_CONTEXT_FILE = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """How one request speculates; `k` is the most draft tokens of a pass."""
+    """How one request speculates; `k` is the most draft tokens of a pass.
 
-    enabled: bool = True
+    `enabled` None is what the engine was loaded for.
+    """
+
+    enabled: bool | None = None
     exact: bool = False
     lookup: bool = True
     draft_model: bool = True
@@ -68,14 +73,17 @@ def parse_request(
     logprobs: bool | None = None,
     top_logprobs: int | None = None,
     stop: object = None,
-    stop_token_ids: Iterable[int] = (),
+    stop_token_ids: Iterable[int] | None = None,
     seed: int | None = None,
     response_format: Mapping[str, Any] | None = None,
     grammar: str | None = None,
     prediction: object = None,
     speculation: bool | Mapping[str, Any] | None = None,
+    **unknown: object,
 ) -> Request:
     """Check and convert the arguments of `complete`. Raises InvalidRequestError naming each."""
+    for name in unknown:
+        raise _invalid(name, f"is not an option of a request{_suggestion(name)}")
     parsed_tools = parse_tools(tools)
     sampling = SamplingParams(
         temperature=temperature,
@@ -87,7 +95,7 @@ def parse_request(
         frequency_penalty=frequency_penalty,
         seed=seed,
         logit_bias=_logit_bias(logit_bias),
-        logprobs=(top_logprobs or 0) if logprobs else None,
+        logprobs=_logprobs(logprobs, top_logprobs),
     )
     runs = [("predicted", text) for text in _prediction(prediction)]
     runs += [("lookup", text) for text in _context(context)]
@@ -129,8 +137,29 @@ def _stop(value: object) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def _token_ids(value: Iterable[int]) -> frozenset[int]:
-    ids = list(value)
+def _suggestion(name: str) -> str:
+    known = [p for p in inspect.signature(parse_request).parameters if p != "unknown"]
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _logprobs(wanted: object, top: object) -> int | None:
+    if wanted is not None and not isinstance(wanted, bool):
+        raise _invalid("logprobs", f"must be true or false, not {wanted!r}; see top_logprobs")
+    if top is None:
+        return 0 if wanted else None
+    if isinstance(top, bool) or not isinstance(top, int) or not 0 <= top <= 100:
+        raise _invalid("top_logprobs", f"must be between 0 and 100, not {top!r}")
+    if not wanted:
+        raise _invalid("top_logprobs", "needs logprobs=True")
+    return top
+
+
+def _token_ids(value: object) -> frozenset[int]:
+    ids = () if value is None else value
+    if not isinstance(ids, Iterable):
+        raise _invalid("stop_token_ids", "must be a list of token ids")
+    ids = list(ids)
     if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
         raise _invalid("stop_token_ids", "must be a list of token ids")
     return frozenset(ids)
@@ -144,7 +173,7 @@ def _logit_bias(value: Mapping[Any, float] | None) -> dict[int, float]:
     try:
         # OpenAI's clients send the ids as JSON keys, hence as text
         return {int(token): bias for token, bias in value.items()}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise _invalid("logit_bias", "has a key that is not a token id") from None
 
 
@@ -211,7 +240,7 @@ def _response_format(value: Mapping[str, Any] | None) -> Mapping[str, Any] | Non
 
 def _speculation(value: bool | Mapping[str, Any] | None) -> Speculation:
     if value is None or isinstance(value, bool):
-        return Speculation(enabled=value is not False)
+        return Speculation(enabled=value)
     if not isinstance(value, Mapping):
         raise _invalid("speculation", "must be true, false or an object of options")
     known = {"enabled", "exact", "lookup", "draft_model", "k"}

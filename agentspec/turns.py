@@ -4,59 +4,77 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+from weakref import ref
 
 from agentspec.errors import EngineBusyError
+
+_NUDGE_SECONDS = 0.1
+
+
+class Ticket:
+    """One caller's place in the line. `stream` is the generator that holds the turn, if one does.
+
+    A ticket serves once.
+    """
+
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+        self.stream: ref[Generator[Any, None, None]] | None = None
+        self.called: SimpleQueue[None] = SimpleQueue()
 
 
 class Turnstile:
     """A lock that serves first come, first served, and that one thread cannot deadlock with.
 
-    It may be released by another thread than the one that holds it: an abandoned stream is
-    closed wherever the garbage collector runs.
+    The turn belongs to a ticket, not to a thread: an abandoned stream is closed wherever the
+    garbage collector runs. That may be in the middle of `acquire`, so nothing here takes a lock
+    that is not re-entrant; every change of the line is one atomic step.
     """
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._waiting: deque[threading.Event] = deque()
-        self._owner: int | None = None
+        self._line: deque[Ticket] = deque()  # the first one holds the turn
 
-    def acquire(self) -> None:
-        """Wait for the turn. Raises EngineBusyError when this thread holds it already."""
-        me = threading.get_ident()
-        with self._guard:
-            if self._owner is None:
-                self._owner = me
-                return
-            if self._owner == me:
-                raise EngineBusyError(
-                    "this thread still has a stream of this engine open; read it to its end or "
-                    "close() it before the next request"
-                )
-            mine = threading.Event()
-            self._waiting.append(mine)
+    def acquire(self, ticket: Ticket, *, nudge: Callable[[], None] | None = None) -> None:
+        """Wait for the turn; call it inside the `try` whose `finally` releases the ticket.
+
+        `nudge` is called now and then while waiting. Raises EngineBusyError when this thread
+        holds the turn already.
+        """
+        if self.mine():
+            raise EngineBusyError(
+                "this thread still has a stream of this engine open; read it to its end or "
+                "close() it before the next request"
+            )
+        ticket.thread = threading.current_thread()
+        self._line.append(ticket)
+        while self.holder() is not ticket:
+            try:
+                ticket.called.get(timeout=None if nudge is None else _NUDGE_SECONDS)
+            except Empty:
+                assert nudge is not None
+                nudge()
+
+    def release(self, ticket: Ticket) -> None:
+        """Leave the line, wherever in it the ticket is; nothing happens when it is not."""
+        with suppress(ValueError):
+            self._line.remove(ticket)
+        following = self.holder()
+        if following is not None:
+            # once more than needed does no harm: only the first in the line is ever called
+            following.called.put(None)
+
+    def holder(self) -> Ticket | None:
+        """The ticket that holds the turn."""
         try:
-            mine.wait()
-        except BaseException:
-            with self._guard:
-                if mine in self._waiting:
-                    self._waiting.remove(mine)
-                else:  # the turn was handed over while the wait was interrupted
-                    self._pass_on()
-            raise
-        with self._guard:
-            self._owner = me
+            return self._line[0]
+        except IndexError:
+            return None
 
     def mine(self) -> bool:
         """True when this thread holds the turn."""
-        return self._owner == threading.get_ident()
-
-    def release(self) -> None:
-        with self._guard:
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        if self._waiting:
-            self._owner = -1
-            self._waiting.popleft().set()
-        else:
-            self._owner = None
+        holder = self.holder()
+        return holder is not None and holder.thread is threading.current_thread()

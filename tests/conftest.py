@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import settings
@@ -40,3 +41,66 @@ def weights() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+class Chat:
+    """Engines over scripted backends: ids below 256 are bytes, ChatML's marks are special ids."""
+
+    vocab, start, eos = 262, 256, 257
+    marks: ClassVar[dict[int, str]] = {
+        256: "<|im_start|>",
+        257: "<|im_end|>",
+        258: "<tool_call>",
+        259: "</tool_call>",
+    }
+
+    def tokenizer(self) -> Any:
+        from agentspec.testing.scripted import ScriptedTokenizer
+
+        words = {260: b" the", 261: b"\xc3"}
+        return ScriptedTokenizer(
+            self.vocab, special=self.marks, words=words, eos_ids=frozenset({self.eos})
+        )
+
+    def hashed(self, seed: int = 0) -> Any:
+        """A law whose text depends on every cached token."""
+        from agentspec.testing.scripted import hashed_law
+
+        return hashed_law(self.vocab, seed)
+
+    def writing(self, reply: str | Sequence[int], *, ends: bool = True) -> Any:
+        """A law that answers every prompt with this, its logits still a hash of the cache."""
+        tokens = self.tokenizer().encode_special(reply) if isinstance(reply, str) else list(reply)
+        noise = self.hashed()
+
+        def law(cached: Sequence[int]) -> Any:
+            logits = noise(cached).copy()
+            begun = len(cached) - 1 - list(reversed(cached)).index(self.start)
+            at = len(cached) - begun - 1 - len("assistant\n")
+            if at < len(tokens):
+                logits[tokens[at]] = 50.0
+            elif ends:
+                logits[self.eos] = 50.0
+            return logits
+
+        return law
+
+    def backend(self, law: Any, kind: Any = None, **options: Any) -> Any:
+        from agentspec.testing.scripted import ScriptedBackend
+
+        options.setdefault("tokenizer", self.tokenizer())
+        return (kind or ScriptedBackend)(law, self.vocab, **options)
+
+    def engine(self, law: Any, *, kind: Any = None, n_ctx: int = 1 << 20, **options: Any) -> Any:
+        """An engine over a backend of this law, or over the given backend."""
+        from agentspec.api import Engine
+        from agentspec.chat.template import load_template
+
+        target = self.backend(law, kind, n_ctx=n_ctx) if callable(law) else law
+        template = load_template(None, bos="", eos=self.marks[self.eos], template="chatml")
+        return Engine(target, template=template, **options)
+
+
+@pytest.fixture(scope="session")
+def chat() -> Chat:
+    return Chat()

@@ -102,7 +102,7 @@ def complete(
 def _speculation(off: bool, k: int | None) -> Any:
     if off:
         return False
-    return True if k is None else {"k": k}
+    return None if k is None else {"k": k}  # None: as the settings say
 
 
 def _messages(prompt: str | None, system: str | None, path: Path | None) -> Any:

@@ -1,0 +1,198 @@
+"""The line in front of an engine: order, interruption, release from anywhere."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from agentspec.errors import EngineBusyError
+from agentspec.turns import Ticket, Turnstile
+
+
+def start(work: Any) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def wait_for(condition: Any, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.001)
+
+
+def taken(turn: Turnstile) -> Ticket:
+    ticket = Ticket()
+    turn.acquire(ticket)
+    return ticket
+
+
+def test_first_come_first_served() -> None:
+    turn, order = Turnstile(), []
+    first = taken(turn)
+
+    def work(n: int) -> None:
+        ticket = Ticket()
+        try:
+            turn.acquire(ticket)
+            order.append(n)
+        finally:
+            turn.release(ticket)
+
+    threads = []
+    for n in range(12):
+        threads.append(start(lambda n=n: work(n)))
+        wait_for(lambda n=n: len(turn._line) == n + 2)
+    turn.release(first)
+    for thread in threads:
+        thread.join(10)
+    assert order == list(range(12))
+    assert turn.holder() is None
+
+
+def test_only_one_at_a_time() -> None:
+    turn = Turnstile()
+    inside, most = 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(200):
+            ticket = Ticket()
+            try:
+                turn.acquire(ticket)
+                inside += 1
+                most = max(most, inside)
+                inside -= 1
+            finally:
+                turn.release(ticket)
+
+    threads = [start(work) for _ in range(8)]
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert most == 1
+    assert turn.holder() is None
+
+
+def test_the_same_thread_is_told_instead_of_waiting_for_itself() -> None:
+    turn = Turnstile()
+    first, second = taken(turn), Ticket()
+    with pytest.raises(EngineBusyError, match=r"close\(\)"):
+        turn.acquire(second)
+    turn.release(second)
+    assert turn.holder() is first
+    turn.release(first)
+    turn.release(first)
+    assert taken(turn).thread is threading.current_thread()
+
+
+def test_a_new_thread_with_the_number_of_a_dead_one_is_not_mistaken_for_it() -> None:
+    turn = Turnstile()
+    holder: list[Ticket] = []
+    dead = start(lambda: holder.append(taken(turn)))
+    dead.join(10)
+    problems: list[Exception] = []
+
+    def work() -> None:
+        try:
+            turn.acquire(Ticket())
+        except EngineBusyError as error:
+            problems.append(error)
+
+    # the system gives the number of a dead thread to the next one
+    follower = start(work)
+    wait_for(lambda: len(turn._line) == 2 or problems)
+    turn.release(holder[0])
+    follower.join(10)
+    assert not problems
+
+
+def test_another_thread_may_release() -> None:
+    turn = Turnstile()
+    ticket = taken(turn)
+    start(lambda: turn.release(ticket)).join(10)
+    assert turn.holder() is None
+
+
+def test_an_interrupted_wait_leaves_the_line() -> None:
+    turn = Turnstile()
+    first = taken(turn)
+    gave_up = threading.Event()
+
+    class Called:
+        def get(self, timeout: float | None = None) -> None:
+            gave_up.wait(10)
+            raise KeyboardInterrupt
+
+        def put(self, _: None) -> None: ...
+
+    interrupted, last = Ticket(), Ticket()
+    interrupted.called = Called()  # type: ignore[assignment]
+
+    def give_up() -> None:
+        try:
+            turn.acquire(interrupted)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            turn.release(interrupted)
+
+    thread = start(give_up)
+    wait_for(lambda: len(turn._line) == 2)
+    follower = start(lambda: turn.acquire(last))
+    wait_for(lambda: len(turn._line) == 3)
+    # called, then interrupted: the turn must go on to the next
+    turn.release(first)
+    gave_up.set()
+    thread.join(10)
+    follower.join(10)
+    assert turn.holder() is last
+
+
+def test_a_release_by_the_garbage_collector_in_the_middle_of_a_wait() -> None:
+    """An abandoned stream in a reference cycle is closed at any allocation of any thread."""
+    turn = Turnstile()
+
+    class Abandoned:
+        def __init__(self, ticket: Ticket) -> None:
+            self.me, self.ticket = self, ticket
+
+        def __del__(self) -> None:
+            turn.release(self.ticket)
+
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.disable()
+    try:
+        for threshold in range(1, 30):  # the collector runs at another allocation each time
+            holder: list[Ticket] = []
+            start(lambda holder=holder: holder.append(taken(turn))).join(10)
+            ticket = Ticket()
+            Abandoned(holder.pop())
+
+            def work(ticket: Ticket = ticket, threshold: int = threshold) -> None:
+                gc.set_threshold(threshold)
+                gc.enable()
+                turn.acquire(ticket)
+                gc.disable()
+
+            worker = start(work)
+            worker.join(10)
+            assert not worker.is_alive(), "the collector's release and the wait block each other"
+            turn.release(ticket)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.enable()
+
+
+def test_who_waits_with_a_nudge_calls_it_until_it_is_served() -> None:
+    turn = Turnstile()
+    first, second = Ticket(), Ticket()
+    start(lambda: turn.acquire(first)).join(10)
+    turn.acquire(second, nudge=lambda: turn.release(first))
+    assert turn.holder() is second
