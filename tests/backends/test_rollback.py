@@ -273,7 +273,7 @@ def test_gemma_beyond_its_window(load: Load, weights: Any, feed: Any, words: Any
     tokens = words(900, 40000)
 
     def prefilled() -> tuple[Any, int]:
-        backend = load(path, n_ctx=1024, n_threads=2)
+        backend = load(path, n_ctx=1024, n_threads=1)
         seq = backend.open()
         for at in range(0, len(tokens), 64):
             part = tokens[at : at + 64]
@@ -311,7 +311,7 @@ def float_copy(weights: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_in_f32_the_partition_does_not_matter(
     load: Load, float_copy: Path, feed: Any, words: Any
 ) -> None:
-    settings = {**FLOAT32, "n_threads": 2}
+    settings = {**FLOAT32, "n_threads": 1}
     backend, fresh = load(float_copy, **settings), load(float_copy, **settings)
     prompt, tail = words(24, 40000), words(6, 40000, seed=5)
     seq = backend.open()
