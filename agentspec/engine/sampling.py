@@ -238,6 +238,7 @@ class Sampler:
         self.logprobs: list[tuple[float, list[tuple[int, float]]]] = []
         self._counts: dict[int, int] = {}
         self._seen = set(prompt) if params.repetition_penalty != 1.0 else set()
+        self._seen_ids: npt.NDArray[np.int64] | None = None
         self._bias_ids = np.fromiter(params.logit_bias.keys(), dtype=np.int64)
         self._bias = np.fromiter(params.logit_bias.values(), dtype=np.float32)
         if np.isposinf(self._bias).any():
@@ -278,7 +279,9 @@ class Sampler:
                 )
             logits[self._bias_ids] += self._bias
         if params.repetition_penalty != 1.0 and self._seen:
-            ids = np.fromiter(self._seen, dtype=np.int64)
+            if self._seen_ids is None:
+                self._seen_ids = np.fromiter(self._seen, dtype=np.int64)
+            ids = self._seen_ids
             rows = logits[ids]
             logits[ids] = np.where(
                 rows > 0, rows / params.repetition_penalty, rows * params.repetition_penalty
@@ -302,7 +305,9 @@ class Sampler:
             self.logprobs.append(logprobs(output.logits(row), token, self.params.logprobs))
         if self.params.reshapes:
             self._counts[token] = self._counts.get(token, 0) + 1
-            self._seen.add(token)
+            if token not in self._seen:
+                self._seen.add(token)
+                self._seen_ids = None
         if self.constraint is not None and not self.constraint.finished:
             self.constraint.advance(token)
 

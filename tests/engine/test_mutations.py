@@ -8,11 +8,13 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from agentspec.backends.base import Rollback
 from agentspec.control import controller as controllers
 from agentspec.control import rows as row_classes
+from agentspec.control.cost import CostCurve
 from agentspec.control.rows import RowClass
 from agentspec.engine import decode, sampling, session, stop, verify
 from agentspec.engine.sampling import Distribution, SeededChance
@@ -23,7 +25,7 @@ from agentspec.testing import loop as loops
 from agentspec.testing.chance import EnumeratedChance, Law, chi_square, distance, enumerate_law
 from agentspec.testing.loop import Loop
 from agentspec.testing.scripted import ScriptedBackend, ScriptedProposer, hashed_law
-from agentspec.types import Proposer, SamplingParams
+from agentspec.types import Chance, Draft, Evidence, Proposer, SamplingParams, TurnContext
 
 VOCAB = 8
 PROMPT = [1, 2, 1]
@@ -82,6 +84,50 @@ def product_law(target: ScriptedBackend) -> Law:
 
     extend((), 1.0)
     return expected
+
+
+def law_by_cost(world: Any) -> None:
+    """A draft that is flat at first and whose second position tells what the first token is."""
+
+    def q_of(tokens: Sequence[int]) -> npt.NDArray[np.float64]:
+        sure = (0.99, 0.01) if tokens[-1] == 0 else (0.5, 0.5)
+        return np.array([*sure, *[0.0] * (VOCAB - 2)])
+
+    class Revealing(ScriptedProposer):
+        chance: Chance
+
+        def begin(self, turn: TurnContext) -> None:
+            super().begin(turn)
+            self.chance = turn.chance
+
+        def propose(self, max_tokens: int) -> Draft:
+            laws, tokens = [], list(self.tokens)
+            for _ in range(min(2, max_tokens)):
+                laws.append(q_of(tokens))
+                tokens.append(self.chance.draft(laws[-1]))
+            confidence = tuple(float(q.max()) for q in laws)
+            run = tuple(tokens[len(self.tokens) :])
+            names = (self.name,) * len(run)
+            return Draft(run, names, tuple(laws), evidence=Evidence(confidence=confidence))
+
+    logits = np.full(VOCAB, -np.inf, dtype=np.float32)
+    logits[:2] = 0.0
+    target = ScriptedBackend(lambda cached: logits, VOCAB)
+    cost = CostCurve.from_points({1: 1.0, 2: 1.9, 3: 1.92})
+
+    def run(chance: EnumeratedChance) -> tuple[int, ...]:
+        target.caches.clear()
+        answer = Loop(target).answer(
+            PROMPT,
+            [Revealing(lambda tokens, room: [])],
+            params=SamplingParams(temperature=1.0),
+            chance=chance,
+            controller=controllers.CostAwareController(cost),
+            max_tokens=3,
+        )
+        return tuple(answer.tokens)
+
+    assert distance(enumerate_law(run), dict.fromkeys(np.ndindex(2, 2, 2), 0.125)) < 1e-12
 
 
 def penalised_law(world: Any) -> None:
@@ -207,6 +253,7 @@ def stop_strings(world: Any) -> None:
 
 CHECKS: list[Check] = [
     exact_law,
+    law_by_cost,
     penalised_law,
     seeded_counts,
     residual_sums_to_one,
@@ -358,6 +405,10 @@ def mutant(
             "FixedController.choose", "return draft.truncate(k)",
             "q = draft.q[0]\n"
             "        return draft.truncate(k if q is None or q[draft.tokens[0]] > 0.4 else 0)",
+        ),
+        mutant(
+            "a cut that looks past the first token that does not pay", law_by_cost, controllers,
+            "CostAwareController._best_length", "elif sampled", "elif False",
         ),
         mutant(
             "padding counts as draft", padded_rows, session, "LiveSequence.commit",
