@@ -6,11 +6,12 @@ import ctypes
 import os
 import weakref
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from agentspec.backends.base import Capabilities, Checkpoint, Rollback, Rows, SeqId
+from agentspec.backends.llama_batch import Batch
 from agentspec.backends.llama_log import interrupted, library, log_lines, reason, reraise
 from agentspec.backends.llama_memory import Handles, LlamaOutput, SavedState
 from agentspec.backends.llama_params import (
@@ -18,9 +19,11 @@ from agentspec.backends.llama_params import (
     LlamaSettings,
     abort_callback,
     check_file,
+    check_memory,
     context_params,
     model_params,
 )
+from agentspec.backends.llama_state import fingerprint, read_state, write_state
 from agentspec.backends.llama_tokenizer import LlamaTokenizer
 from agentspec.errors import (
     BackendError,
@@ -32,6 +35,9 @@ from agentspec.errors import (
     SequenceLostError,
     UnsupportedError,
 )
+
+if TYPE_CHECKING:
+    from agentspec.models.gguf import GgufHeader
 
 __all__ = ["KvType", "LlamaCppBackend", "LlamaOutput", "LlamaSettings"]
 
@@ -49,12 +55,12 @@ class LlamaCppBackend:
     def __init__(self, path: str | os.PathLike[str], settings: LlamaSettings | None = None) -> None:
         self.path = Path(path)
         self.settings = settings or LlamaSettings()
-        check_file(self.path)
+        header = check_file(self.path)
         self._lib = lib = library()
         self._handles = Handles(lib)
         self._finalizer = weakref.finalize(self, self._handles.free)
         try:
-            self._load()
+            self._load(header)
         except BaseException:
             self._finalizer()
             raise
@@ -62,6 +68,7 @@ class LlamaCppBackend:
         self._memory = lib.llama_get_memory(handles.ctx)
         self.n_ctx = int(lib.llama_n_ctx(handles.ctx))
         self.tokenizer = LlamaTokenizer(lib, lib.llama_model_get_vocab(handles.model))
+        handles.before_free.append(self.tokenizer.close)
         self.vocab_size = self.tokenizer.vocab_size
         # llama.cpp lowers n_batch to n_ctx, and ends the process when a batch is larger
         self.max_rows = min(self.settings.chunk, int(lib.llama_n_batch(handles.ctx)))
@@ -84,14 +91,16 @@ class LlamaCppBackend:
         self._free = list(range(self.settings.max_seqs))
         self._saved: list[weakref.WeakSet[SavedState]] = [weakref.WeakSet() for _ in self._free]
         self._pass = 0
-        rows = (self.settings.chunk,)
-        self._tokens = np.ctypeslib.as_array(handles.batch.token, rows)
-        self._positions = np.ctypeslib.as_array(handles.batch.pos, rows)
-        self._wanted = np.ctypeslib.as_array(handles.batch.logits, rows)
-        for i in range(self.settings.chunk):
-            handles.batch.n_seq_id[i] = 1
+        self._batch = Batch(
+            handles.batch,
+            size=self.settings.chunk,
+            n_ctx=self.n_ctx,
+            vocab_size=self.vocab_size,
+            max_rows=self.max_rows,
+            max_logits=self.settings.max_logit_rows,
+        )
 
-    def _load(self) -> None:
+    def _load(self, header: GgufHeader) -> None:
         lib, handles, settings = self._lib, self._handles, self.settings
         with log_lines() as lines:
             params = model_params(lib, settings)
@@ -107,6 +116,7 @@ class LlamaCppBackend:
             lines.clear()
             trained = int(lib.llama_model_n_ctx_train(handles.model))
             wanted = context_params(lib, settings, trained)
+            check_memory(lib, header, settings, int(wanted.n_ctx))
             handles.ctx = lib.llama_init_from_model(handles.model, wanted)
             reraise()
             if not handles.ctx:
@@ -169,7 +179,8 @@ class LlamaCppBackend:
             self._require_open()
             self._raise_cancelled()
             before = {part.seq: self.length(part.seq) for part in rows}
-            n, asked = self._fill_batch(rows, before)
+            asked = self._batch.fill(rows, before)
+            n = handles.batch.n_tokens
             self._pass += 1
             try:
                 code = self._lib.llama_decode(handles.ctx, handles.batch)
@@ -202,49 +213,6 @@ class LlamaCppBackend:
         if self._handles.abort[0] != b"\0":
             self._handles.abort[0] = b"\0"
             raise CancelledError("the pass was cancelled")
-
-    def _fill_batch(self, rows: Sequence[Rows], before: dict[SeqId, int]) -> tuple[int, list[int]]:
-        n = sum(len(part.tokens) for part in rows)
-        if not 0 < n <= self.max_rows:
-            raise DecodeError(f"a pass takes 1 to {self.max_rows} rows, not {n}")
-        if len(before) != len(rows):
-            raise DecodeError("a sequence comes twice in one pass; join its rows")
-        at = 0
-        asked: list[int] = []
-        for part in rows:
-            if part.parents is not None or part.hidden or part.exit_layer is not None:
-                raise UnsupportedError(
-                    "the llama.cpp backend verifies chains without hidden states"
-                )
-            count, start = len(part.tokens), before[part.seq]
-            if start + count > self.n_ctx:
-                raise DecodeError(
-                    f"the KV cache of {self.n_ctx} tokens is full: sequence {part.seq} holds "
-                    f"{start}, {count} were to come"
-                )
-            tokens = np.asarray(part.tokens, dtype=np.int64)
-            wrong = np.flatnonzero((tokens < 0) | (tokens >= self.vocab_size))
-            if len(wrong):
-                raise DecodeError(
-                    f"token id {tokens[wrong[0]]} is not in the vocabulary of {self.vocab_size}"
-                )
-            first = max(part.first_logits_row, 0)
-            self._tokens[at : at + count] = tokens
-            self._positions[at : at + count] = np.arange(start, start + count)
-            self._wanted[at : at + count] = 0
-            self._wanted[at + first : at + count] = 1
-            asked += range(at + first, at + count)
-            seq_ids = self._handles.batch.seq_id
-            for i in range(at, at + count):
-                seq_ids[i][0] = part.seq
-            at += count
-        if len(asked) > self.settings.max_logit_rows:
-            raise DecodeError(
-                f"logits of {len(asked)} rows were asked, the limit is "
-                f"{self.settings.max_logit_rows} (max_logit_rows)"
-            )
-        self._handles.batch.n_tokens = n
-        return n, asked
 
     def _undo(self, before: dict[SeqId, int]) -> None:
         """Put every sequence of a failed pass back to its length; clear those that cannot."""
@@ -307,13 +275,7 @@ class LlamaCppBackend:
         """Save what cannot be cut back: sliding-window and recurrent state (PARTIAL_ONLY)."""
         saved = SavedState(self.length(seq), None)
         if self.capabilities.rollback is not Rollback.TRIM or self.n_swa:
-            flags = self._lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-            ctx = self._handles.ctx
-            size = int(self._lib.llama_state_seq_get_size_ext(ctx, seq, flags))
-            saved.data = (ctypes.c_uint8 * size)()
-            written = self._lib.llama_state_seq_get_data_ext(ctx, saved.data, size, seq, flags)
-            if written != size:
-                raise BackendError(f"a checkpoint of {size} bytes gave {written}")
+            saved.data = self._state(seq, self._lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
         self._saved[seq].add(saved)
         return Checkpoint(seq, saved.length, saved)
 
@@ -352,40 +314,37 @@ class LlamaCppBackend:
     def save(self, seq: SeqId, path: Path) -> None:
         """Write a sequence's cache, all or nothing. Raises BackendError."""
         self._require(seq)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-        none = (ctypes.c_int32 * 1)()
-        try:
-            with log_lines() as lines:
-                written = self._lib.llama_state_seq_save_file(
-                    self._handles.ctx, os.fsencode(temporary), seq, none, 0
-                )
-            reraise()
-            if not written:
-                raise BackendError(f"llama.cpp could not write {temporary}: {reason(lines)}")
-            os.replace(temporary, path)
-        except OSError as error:
-            raise BackendError(f"cannot save a sequence as {path}: {error.strerror}") from error
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_state(path, self._fingerprint, self._state(seq, 0))
 
     def load(self, path: Path) -> SeqId:
         """A new sequence with a saved cache of the same model and settings. Raises BackendError."""
+        self._require_open()
+        state = read_state(path, self._fingerprint)
         seq = self.open()
-        none, count = (ctypes.c_int32 * 1)(), ctypes.c_size_t()
-        try:
-            with log_lines() as lines:
-                read = self._lib.llama_state_seq_load_file(
-                    self._handles.ctx, os.fsencode(path), seq, none, 0, ctypes.byref(count)
-                )
-            reraise()
-            if not read:
-                raise BackendError(
-                    f"llama.cpp could not read the saved sequence {path}: {reason(lines)}"
-                )
-        except BaseException:
+        read = self._lib.llama_state_seq_set_data_ext(self._handles.ctx, state, len(state), seq, 0)
+        if read != len(state):
             self.drop(seq)
-            raise
+            raise BackendError(f"the sequence in {path} does not fit into the KV cache")
         return seq
+
+    @cached_property
+    def _fingerprint(self) -> bytes:
+        told = self.settings
+        try:
+            return fingerprint(
+                self.path, f"{told.type_k} {told.type_v} {told.flash_attn} {self.n_swa}"
+            )
+        except OSError as error:
+            raise BackendError(f"cannot read {self.path}: {error.strerror}") from error
+
+    def _state(self, seq: SeqId, flags: int) -> ctypes.Array[ctypes.c_uint8]:
+        ctx = self._handles.ctx
+        size = int(self._lib.llama_state_seq_get_size_ext(ctx, seq, flags))
+        state = (ctypes.c_uint8 * size)()
+        written = self._lib.llama_state_seq_get_data_ext(ctx, state, size, seq, flags)
+        if written != size:
+            raise BackendError(f"a saved state of {size} bytes gave {written}")
+        return state
 
     # ending
 
@@ -393,9 +352,7 @@ class LlamaCppBackend:
         self._handles.abort[0] = b"\x01"
 
     def close(self) -> None:
-        if self._finalizer.alive:
-            self.tokenizer.close()
-            self._finalizer()
+        self._finalizer()
 
     def _require_open(self) -> None:
         if not self._handles.ctx:

@@ -28,12 +28,15 @@ class Handles:
         self.batch: Any = None
         self.passing = threading.RLock()
         self.abort = ctypes.create_string_buffer(2)
+        self.before_free: list[Callable[[], None]] = []
 
     def free(self) -> None:
         # a pass in another thread ends at its next operation
         self.abort[0] = b"\x01"
         with self.passing:
             lib = self.lib
+            for forget in self.before_free:
+                forget()
             batch, self.batch = self.batch, None
             ctx, self.ctx = self.ctx, None
             model, self.model = self.model, None

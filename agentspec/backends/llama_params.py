@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from agentspec.errors import ConfigError, ModelFileError
+
+if TYPE_CHECKING:
+    from agentspec.models.gguf import GgufHeader
 
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 _FLOATS = ("f32", "f16", "bf16")
@@ -18,7 +23,21 @@ _FLOATS = ("f32", "f16", "bf16")
 _MAX_LAYERS = 512
 _MAX_THREADS = 512
 _MAX_SEQS = 256
+_MAX_CTX = 1 << 24
 _MAX_INT32 = 2**31 - 1
+# ggml's number of a type (the binding does not name all) and its bytes per element
+_TYPES: Mapping[str, tuple[int, float]] = MappingProxyType(
+    {
+        "f32": (0, 4.0),
+        "f16": (1, 2.0),
+        "bf16": (30, 2.0),
+        "q8_0": (8, 34 / 32),
+        "q5_1": (7, 24 / 32),
+        "q5_0": (6, 22 / 32),
+        "q4_1": (3, 20 / 32),
+        "q4_0": (2, 18 / 32),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +65,7 @@ class LlamaSettings:
 
     def __post_init__(self) -> None:
         for name, low, high in (
-            ("n_ctx", 8, _MAX_INT32),
+            ("n_ctx", 8, _MAX_CTX),
             ("n_threads", 1, _MAX_THREADS),
             ("n_gpu_layers", -1, _MAX_INT32),
             ("max_seqs", 1, _MAX_SEQS),
@@ -100,15 +119,42 @@ def context_params(lib: Any, settings: LlamaSettings, n_ctx_train: int) -> Any:
         if settings.flash_attn
         else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
     )
-    params.type_k = getattr(lib, f"GGML_TYPE_{settings.type_k.upper()}")
-    params.type_v = getattr(lib, f"GGML_TYPE_{settings.type_v.upper()}")
+    params.type_k = _TYPES[settings.type_k][0]
+    params.type_v = _TYPES[settings.type_v][0]
     params.swa_full = settings.swa_full
     params.no_perf = True
     return params
 
 
-def check_file(path: Path) -> None:
-    """Refuse early, in one line, what llama.cpp would refuse late or die of.
+def check_memory(lib: Any, header: GgufHeader, settings: LlamaSettings, n_ctx: int) -> None:
+    """Refuse a KV cache that this machine cannot hold: llama.cpp ends the process over it.
+
+    Counts what is surely needed, and only where the cache lies in the machine's own memory.
+    Raises ConfigError.
+    """
+    if (settings.n_gpu_layers and lib.llama_supports_gpu_offload()) or not hasattr(os, "sysconf"):
+        return
+    heads = header.metadata.get(f"{header.architecture}.attention.head_count_kv")
+    counts = heads if isinstance(heads, tuple) else (heads,) * (header.number("block_count") or 1)
+    layers = [count for count in counts if isinstance(count, int) and count > 0]
+    if header.number("attention.sliding_window") and not settings.swa_full:
+        layers = layers[:1]
+    width = header.number("attention.key_length")
+    if width is None:
+        query_heads = header.number("attention.head_count") or 1
+        width = (header.number("embedding_length") or 0) // query_heads
+    per_value = _TYPES[settings.type_k][1] + _TYPES[settings.type_v][1]
+    needed = n_ctx * sum(layers) * width * per_value
+    held = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > held:
+        raise ConfigError(
+            f"a KV cache of {n_ctx} tokens takes at least {needed / 2**30:.1f} GiB, this machine "
+            f"has {held / 2**30:.1f}; use a smaller n_ctx or a quantised type_k and type_v"
+        )
+
+
+def check_file(path: Path) -> GgufHeader:
+    """The file's header; refuses early, in one line, what llama.cpp would refuse late or die of.
 
     Damaged weights are not seen here, nor every contradiction between numbers of the header:
     llama.cpp ends the process on some. Raises ModelFileError.
@@ -144,6 +190,7 @@ def check_file(path: Path) -> None:
     rotated = header.number("rope.dimension_count")
     if rotated is not None and not (0 < rotated <= 1 << 16 and rotated % 2 == 0):
         raise fail("rope.dimension_count", rotated)
+    return header
 
 
 @lru_cache(maxsize=1)

@@ -23,9 +23,10 @@ _CHUNK = 8192
 class LlamaTokenizer:
     """Text to ids and back; `encode` gives plain text only, whatever the text spells.
 
-    With a byte-level vocabulary (Qwen, SmolLM2) decode(encode(x)) == x for every text. With a
-    SentencePiece vocabulary (Gemma) U+2581 comes back as a space, and models that put a space
-    before every text do so after every special piece that was cut, too.
+    With a byte-level vocabulary (Qwen) decode(encode(x)) == x for every text; SmolLM2 has no
+    tokens for some control characters and unassigned planes and loses them. With a SentencePiece
+    vocabulary (Gemma) U+2581 comes back as a space, and models that put a space before every
+    text do so after every special piece that was cut, too.
     """
 
     def __init__(self, lib: Any, vocab: Any) -> None:
@@ -33,6 +34,8 @@ class LlamaTokenizer:
         self._vocab: Any = vocab
         self.vocab_size = int(lib.llama_vocab_n_tokens(vocab))
         self._pieces: dict[int, bytes] = {}
+        # a file may come without texts; llama.cpp ends the process when it is asked for one then
+        self._textless = int(lib.llama_vocab_type(vocab)) == 0
 
     @property
     def llama_vocab(self) -> Any:
@@ -67,11 +70,15 @@ class LlamaTokenizer:
 
     def texts(self) -> list[bytes]:
         """The text of every id as the vocabulary writes it (byte-level letters not undone)."""
+        if self._textless:
+            return [b""] * self.vocab_size
         get = partial(self._lib.llama_vocab_get_text, self.llama_vocab)
         return [text or b"" for text in map(get, range(self.vocab_size))]
 
     @cached_property
     def _attributes(self) -> list[int]:
+        if self._textless:
+            return [0] * self.vocab_size
         return list(
             map(partial(self._lib.llama_vocab_get_attr, self.llama_vocab), range(self.vocab_size))
         )
@@ -107,6 +114,8 @@ class LlamaTokenizer:
         return frozenset(special)
 
     def _text(self, token: int) -> str:
+        if self._textless:
+            return ""
         raw = self._lib.llama_vocab_get_text(self.llama_vocab, token) or b""
         return str(raw, "utf-8", "replace")
 
@@ -175,6 +184,8 @@ class LlamaTokenizer:
     def _tokenize_at_once(self, text: str, special: bool) -> list[int]:
         if not text:
             return []
+        if self._textless:
+            raise ModelError("the model file has no vocabulary; it cannot take text")
         try:
             raw = text.encode()
         except UnicodeEncodeError as error:
@@ -197,7 +208,7 @@ class LlamaTokenizer:
         return known
 
     def _render(self, token: int) -> bytes:
-        if not 0 <= token < self.vocab_size:
+        if not 0 <= token < self.vocab_size or self._textless:
             return b""
         # a buffer of its own: two threads may ask at once, and C runs without the lock
         size = 64

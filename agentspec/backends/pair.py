@@ -21,6 +21,9 @@ def check_pair(target: Tokenizer, draft: Tokenizer) -> None:
     that are padding in the longer one (151,936 against 152,064 in the Qwen family).
     """
     ours, theirs = _texts(target), _texts(draft)
+    for name, texts, others in (("target", ours, theirs), ("draft model", theirs, ours)):
+        if any(others) and not any(texts):
+            raise _mismatch(f"the file of the {name} has none")
     shared = min(len(ours), len(theirs))
     if ours[:shared] != theirs[:shared]:
         for token in range(shared):

@@ -562,13 +562,17 @@ def test_close_waits_for_a_running_pass(load: Load, tiny: Any) -> None:
 def test_a_backend_nobody_closed_is_freed(load: Load, tiny: Any) -> None:
     from agentspec.backends.llama_cpp import LlamaCppBackend, LlamaSettings
 
-    backend = LlamaCppBackend(tiny(), LlamaSettings(n_ctx=64, n_threads=1))
+    path = tiny("dense", vocab="bytes")
+    backend = LlamaCppBackend(path, LlamaSettings(n_ctx=64, n_threads=1))
     handles = backend._handles
     assert handles.ctx
+    tokenizer = backend.tokenizer
     del backend
     gc.collect()
     assert not handles.ctx
     assert not handles.model
+    with pytest.raises(BackendError, match="closed"):
+        tokenizer.piece(1)
 
 
 def test_loading_again_and_again_does_not_grow(load: Load, tiny: Any) -> None:
@@ -633,15 +637,14 @@ def test_nothing_reaches_the_terminal(
     load: Load,
     tiny: Any,
     feed: Any,
-    tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="agentspec.llama_cpp")
     backend = load(tiny("dense", n_ctx_train=128), n_ctx=512)
     feed(backend, backend.open(), [1, 2, 3])
-    with pytest.raises(BackendError):
-        backend.load(tmp_path / "absent")
+    with pytest.raises(DecodeError):
+        feed(backend, 0, [1] * 65)
     backend.close()
     assert capfd.readouterr() == ("", "")
     lines = [record for record in caplog.records if record.name == "agentspec.llama_cpp"]
