@@ -51,7 +51,8 @@ class Answer:
     stats: TurnStats
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
-    finish: FinishReason | None = None
+    ended: FinishReason | None = None
+    """Why the decoding ended, None before."""
     _text: list[str] = field(default_factory=list)
     _thinking: list[str] = field(default_factory=list)
     _calls: list[tuple[str, str, list[str]]] = field(default_factory=list)
@@ -99,9 +100,13 @@ class Answer:
             delta.tool_calls = calls
         return delta if delta.model_fields_set else None
 
-    def end(self, finish: FinishReason) -> None:
-        """Say why the answer ended; complete tool calls turn a stop into `tool_calls`."""
-        self.finish = "tool_calls" if finish == "stop" and self._calls else finish
+    @property
+    def finish(self) -> FinishReason | None:
+        """Why the answer ended: complete tool calls turn a stop into `tool_calls`.
+
+        Worked out when asked: the decoding may end in its thread before the last token is added.
+        """
+        return "tool_calls" if self.ended == "stop" and self._calls else self.ended
 
     def chunks(self, events: Generator[TokenEvent, None, None]) -> Iterator[Chunk]:
         """One chunk per token that shows something, then finish reason, then usage.

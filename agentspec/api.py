@@ -92,7 +92,7 @@ class Engine:
         self._lookup = Lookup()
         self._draft_model = DraftModel(draft, target_vocab=target.vocab_size) if draft else None
         self._turn = Turnstile()
-        self._cancel = threading.Event()
+        self._cancelled = False  # no threading.Event: Ctrl-C inside of one leaves its lock taken
         self._closed = False
         self._encode_file = lru_cache(maxsize=256)(target.tokenizer.encode)
 
@@ -142,10 +142,15 @@ class Engine:
     async def acomplete(self, messages: object, **options: Any) -> Completion:
         """`complete` in a thread; cancelling the task stops the generation."""
         answer: Answer | None = None
-        async with aclosing(self.astream_events(messages, **options)) as parts:
-            async for answer, event in parts:
-                if event is not None:
-                    answer.add(event)
+        try:
+            async with aclosing(self.astream_events(messages, **options)) as parts:
+                async for answer, event in parts:
+                    if event is not None:
+                        answer.add(event)
+        except AgentspecError as error:
+            # the thread that raised it did not wait for the tokens to be added here
+            error.partial = answer.text if answer is not None else ""
+            raise
         assert answer is not None
         return answer.completion()
 
@@ -193,7 +198,7 @@ class Engine:
 
     def cancel(self) -> None:
         """Stop the running request within one pass; it raises CancelledError."""
-        self._cancel.set()
+        self._cancelled = True
 
     def close(self) -> None:
         """Free the models. Safe to call twice.
@@ -202,7 +207,7 @@ class Engine:
         with EngineClosedError.
         """
         self._closed = True
-        self._cancel.set()
+        self._cancelled = True
         ticket = Ticket()
         self._close_idle_stream()
         try:
@@ -284,7 +289,7 @@ class Engine:
         try:
             with closing(events):
                 yield from events
-            if answer.finish is None:
+            if answer.ended is None:
                 raise EngineClosedError(problem)
         except AgentspecError as error:
             error.partial = answer.text
@@ -300,9 +305,8 @@ class Engine:
         """The steps of one answer while its ticket holds the turn."""
         try:
             self._turn.acquire(ticket)
-            if not self._closed:
-                self._cancel.clear()
-            if self._closed:
+            self._cancelled = False
+            if self._closed:  # looked at last: `close` sets both
                 raise EngineClosedError("the engine was closed while the request waited")
             with closing(steps):
                 yield from steps
@@ -327,7 +331,7 @@ class Engine:
             return text.stopped is not None
 
         def cancelled() -> bool:
-            return self._cancel.is_set() or (stop is not None and stop.is_set())
+            return self._cancelled or (stop is not None and stop.is_set())
 
         started = time.perf_counter()
         rule = StopRule(
@@ -369,8 +373,7 @@ class Engine:
                     yield TokenEvent(token, tuple(deltas[i]), _source(verdict, i), logprob)
                 deltas.clear()
                 if verdict.finish is not None:
-                    # only now: whether there are tool calls is known with the last token
-                    answer.end(verdict.finish)
+                    answer.ended = verdict.finish
         finally:
             stats.total_seconds = time.perf_counter() - started
             self.last_stats = stats

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
@@ -44,6 +45,7 @@ class Turnstile:
         `nudge` is called now and then while waiting. Raises EngineBusyError when this thread
         holds the turn already.
         """
+        self._evict()
         if self.mine():
             raise EngineBusyError(
                 "this thread still has a stream of this engine open; read it to its end or "
@@ -66,6 +68,15 @@ class Turnstile:
         if following is not None:
             # once more than needed does no harm: only the first in the line is ever called
             following.called.put(None)
+
+    def _evict(self) -> None:
+        """Release a holder whose stream has ended: Ctrl-C can come before its `finally` does."""
+        holder = self.holder()
+        if holder is None or holder.stream is None:
+            return
+        stream = holder.stream()
+        if stream is None or inspect.getgeneratorstate(stream) == inspect.GEN_CLOSED:
+            self.release(holder)
 
     def holder(self) -> Ticket | None:
         """The ticket that holds the turn."""

@@ -21,7 +21,7 @@ def chunks(
 ) -> list[Chunk]:
     def run() -> Generator[TokenEvent, None, None]:
         yield from events
-        answer.end(finish)
+        answer.ended = finish
 
     return list(answer.chunks(run()))
 
@@ -89,11 +89,11 @@ def test_calls_thinking_and_text_in_one_answer() -> None:
 def test_the_finish_reason() -> None:
     answer = Answer("m", TurnStats())
     answer.add(TokenEvent(1, (CallStart(0, "id", "f"), CallArguments(0, "{}"), CallEnd(0))))
-    answer.end("length")
+    answer.ended = "length"
     assert answer.finish == "length"
     assert answer.completion().choices[0].message.content is None
     empty = Answer("m", TurnStats())
-    empty.end("stop")
+    empty.ended = "stop"
     assert (empty.finish, empty.completion().text) == ("stop", "")
     assert empty.completion().choices[0].message.content == ""
 
@@ -124,3 +124,11 @@ def test_closing_the_chunks_closes_the_events() -> None:
     assert not closed
     stream.close()  # type: ignore[attr-defined]
     assert closed  # though `events` is still referenced here
+
+
+def test_the_finish_reason_does_not_depend_on_who_is_first() -> None:
+    """With asyncio the decoding ends in its thread before the last token is added."""
+    answer = Answer("m", TurnStats())
+    answer.ended = "stop"
+    answer.add(TokenEvent(1, (CallStart(0, "id", "f"), CallArguments(0, "{}"), CallEnd(0))))
+    assert answer.finish == "tool_calls"

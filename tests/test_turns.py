@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from collections.abc import Generator
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -196,3 +198,24 @@ def test_who_waits_with_a_nudge_calls_it_until_it_is_served() -> None:
     start(lambda: turn.acquire(first)).join(10)
     turn.acquire(second, nudge=lambda: turn.release(first))
     assert turn.holder() is second
+
+
+def test_a_ticket_whose_stream_has_ended_does_not_hold_the_turn() -> None:
+    """Ctrl-C can come between the end of a generator's body and its `finally`."""
+    turn = Turnstile()
+
+    def run() -> Generator[int, None, None]:
+        yield 1
+
+    stream = run()
+    lost = taken(turn)
+    lost.stream = ref(stream)
+    next(stream)
+    with pytest.raises(EngineBusyError):
+        turn.acquire(Ticket())
+    stream.close()
+    assert taken(turn) is turn.holder()
+    turn = Turnstile()
+    lost = taken(turn)
+    lost.stream = ref(run())
+    assert taken(turn) is turn.holder()
