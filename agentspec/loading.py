@@ -82,9 +82,9 @@ def llama_settings(settings: Settings) -> LlamaSettings:
 
 def gpu_in_use(settings: Settings) -> bool:
     """True when this build of llama.cpp will put layers on a GPU."""
-    import llama_cpp.llama_cpp as lib
+    from agentspec.backends.llama_log import library
 
-    return settings.n_gpu_layers != 0 and bool(lib.llama_supports_gpu_offload())
+    return settings.n_gpu_layers != 0 and bool(library().llama_supports_gpu_offload())
 
 
 def _resolve(settings: Settings) -> Resolved:
