@@ -46,7 +46,8 @@ def calibrate(
         raise ExactModeError(
             "exact mode needs a model whose cache can be cut; this one works by checkpoints"
         )
-    usable = [n for n in contexts if n + _SPAN + max(counts) <= backend.n_ctx]
+    counts = [n for n in counts if n <= backend.max_rows]
+    usable = [n for n in contexts if counts and n + _SPAN + max(counts) <= backend.n_ctx]
     if not usable:
         raise ExactModeError(f"a context of {backend.n_ctx} tokens is too short to calibrate")
     tokens = _sample_tokens(backend, max(usable) + _SPAN + max(counts))

@@ -25,13 +25,15 @@ from agentspec.backends.base import (
 class Pass:
     """One pass over one sequence: where it began, its tokens, and digests of its logits.
 
-    `digests[i]` belongs to row `first_row + i`; `gaps[i]` is the best logit minus the second.
+    `digests[i]` belongs to row `first_row + i`; `best[i]` is its arg-max, `gaps[i]` the best
+    logit minus the second.
     """
 
     start: int
     tokens: tuple[int, ...]
     first_row: int
     digests: tuple[bytes, ...]
+    best: tuple[int, ...]
     gaps: tuple[float, ...]
 
 
@@ -66,6 +68,29 @@ class Turn:
     tokens: list[int] = field(default_factory=list)
     prompt_tokens: int = 0
     events: list[Event] = field(default_factory=list)
+
+    def committed(self, event: Pass) -> int:
+        """How many rows of a pass hold the tokens that were committed there."""
+        there = self.tokens[event.start : event.start + len(event.tokens)]
+        kept = 0
+        while kept < len(there) and there[kept] == event.tokens[kept]:
+            kept += 1
+        return kept
+
+    def strayed(self) -> int | None:
+        """Where the answer has a token that is the arg-max of no row before it; None: nowhere.
+
+        Means something for greedy answers without penalties, bias or constraint only.
+        """
+        followed = set()
+        for event in self.events:
+            if isinstance(event, Pass):
+                rows = max(0, self.committed(event) - event.first_row)
+                for at, best in enumerate(event.best[:rows], event.start + event.first_row + 1):
+                    if at < len(self.tokens) and self.tokens[at] == best:
+                        followed.add(at)
+        answer = range(self.prompt_tokens, len(self.tokens))
+        return next((at for at in answer if at not in followed), None)
 
 
 class Recorder:
@@ -120,6 +145,7 @@ class Recorder:
                 tuple(part.tokens),
                 part.first_logits_row,
                 tuple(digest(row) for row in logits),
+                tuple(int(row.argmax()) for row in logits),
                 tuple(gap(row) for row in logits),
             )
         )

@@ -50,14 +50,17 @@ def _read(path: Path, key: str) -> Calibration | None:
         data = json.loads(path.read_text("utf-8"))
         if data["key"] != key:
             return None
-        return Calibration(
+        known = Calibration(
             tuple(tuple(int(n) for n in sizes) for sizes in data["classes"]),
             {int(n): float(cost) for n, cost in data["cost"].items()},
             float(data["row_seconds"]),
         )
+        if any(not 0.0 < known.cost[n] < 1e9 for sizes in known.classes for n in sizes):
+            raise ValueError("a cost is no positive number")
+        return known
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         _log.warning("%s is damaged and is measured again: %s", path, error)
         return None
 

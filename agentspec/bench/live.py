@@ -15,7 +15,10 @@ from agentspec.engine.stats import TurnStats
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One answer: seconds of generation without the prefill, tokens, passes, draft counts."""
+    """One answer: seconds of generation without the prefill, tokens, passes, draft counts.
+
+    `text` is all that the model wrote, tool calls as it wrote them.
+    """
 
     seconds: float
     prefill_seconds: float
@@ -125,20 +128,28 @@ def bench(
         report.results.append(result)
         seen: tuple[str, ...] = ()
         if warm:
-            seen = (engine.complete(session.messages, **request).text,)
+            engine.complete(session.messages, **request)
+            seen = (_written(engine, result.prompt_tokens),)
         for turn in range(repeat):
             for fast in (False, True) if turn % 2 == 0 else (True, False):
                 extra: dict[str, Any] = {"context": seen} if fast and seen else {}
                 extra["speculation"] = {"enabled": fast, **(speculation_options or {})}
-                answer = engine.complete(session.messages, **extra, **request)
+                engine.complete(session.messages, **extra, **request)
                 assert engine.last_stats is not None
-                run = _run(engine.last_stats, answer.text)
+                run = _run(engine.last_stats, _written(engine, result.prompt_tokens))
                 (result.fast if fast else result.plain).append(run)
                 if fast:
                     _count(result, engine.last_stats)
                 done += 1
                 progress(done, total)
     return report
+
+
+def _written(engine: Engine, prompt_tokens: int) -> str:
+    """The last answer as text, before tool calls are taken out of it."""
+    tokenizer = engine.target.tokenizer
+    answer = [t for t in engine.tokens[prompt_tokens:] if t not in tokenizer.eos_ids]
+    return b"".join(map(tokenizer.piece, answer)).decode("utf-8", "replace")
 
 
 def _run(stats: TurnStats, text: str) -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date
+from statistics import median
 from typing import Any
 
 from agentspec import machine
@@ -92,7 +93,8 @@ def verify_text(report: VerifyReport, data: Mapping[str, Any]) -> str:
         f"{report.tokens} tokens: {equal} answers equal, {report.ties} ties, "
         f"{report.defects} defects",
         f"replay: {replayed.passes} passes, {replayed.rows} rows compared bit for bit, "
-        f"{replayed.replaced} rejected rows replaced, {len(replayed.defects or ())} rows differ",
+        f"{replayed.replaced} rejected rows replaced, {replayed.poisoned} added and taken back, "
+        f"{len(replayed.defects or ())} rows differ",
         f"generation: plain {report.plain_seconds:.1f} s, accelerated "
         f"{report.accelerated_seconds:.1f} s (both recorded, which slows them a little)",
     ]
@@ -120,8 +122,7 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _median_speed(runs: Sequence[Any]) -> float:
-    speeds = sorted(run.speed for run in runs)
-    return float(speeds[len(speeds) // 2])
+    return float(median(run.speed for run in runs))
 
 
 def _sources(report: BenchReport) -> dict[str, dict[str, int]]:

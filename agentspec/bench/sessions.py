@@ -45,7 +45,7 @@ def load_sessions(paths: Sequence[Path]) -> list[BenchSession]:
 def _parse(text: str, name: str) -> list[BenchSession]:
     sessions = []
     stripped = text.strip()
-    documents = [(1, stripped)] if _is_one(stripped) else list(enumerate(text.splitlines(), 1))
+    documents = [(1, stripped)] if _is_one(stripped) else list(enumerate(text.split("\n"), 1))
     for number, line in documents:
         if not line.strip():
             continue
