@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from agentspec.backends.base import Capabilities, Checkpoint, Rollback, Rows, SeqId
 from agentspec.backends.llama_batch import Batch
@@ -42,6 +42,25 @@ if TYPE_CHECKING:
 __all__ = ["KvType", "LlamaCppBackend", "LlamaOutput", "LlamaSettings"]
 
 _ABORTED, _NO_ROOM = 2, 1
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _in_c(
+    method: Callable[Concatenate[LlamaCppBackend, _P], _T],
+) -> Callable[Concatenate[LlamaCppBackend, _P], _T]:
+    """A method that calls C: refused when closed, and not closed under its feet."""
+
+    @wraps(method)
+    def held(self: LlamaCppBackend, /, *args: _P.args, **named: _P.kwargs) -> _T:
+        with self._handles.using:
+            if not self._handles.ctx:
+                raise BackendError(f"the backend of {self.path.name} is closed")
+            return method(self, *args, **named)
+
+    return held
 
 
 class LlamaCppBackend:
@@ -126,43 +145,44 @@ class LlamaCppBackend:
                 )
             handles.batch = lib.llama_batch_init(settings.chunk, 0, 1)
 
+    @_in_c
     def chat_template(self) -> str | None:
         """The Jinja template in the file, or None."""
-        self._require_open()
         raw = self._lib.llama_model_chat_template(self._handles.model, None)
         return raw.decode("utf-8", "replace") if raw else None
 
+    @_in_c
     def description(self) -> str:
         """Architecture, size and quantisation, as llama.cpp names them."""
-        self._require_open()
         buffer = ctypes.create_string_buffer(256)
         self._lib.llama_model_desc(self._handles.model, buffer, len(buffer))
         return buffer.value.decode("utf-8", "replace")
 
     # sequences
 
+    @_in_c
     def open(self) -> SeqId:
-        self._require_open()
         if not self._free:
             raise BackendError(
                 f"all {self.settings.max_seqs} sequences of {self.path.name} are in use; "
                 "load it with a larger max_seqs"
             )
-        seq = self._free.pop(0)
-        self._clear(seq)
-        return seq
+        return self._free.pop(0)
 
     def drop(self, seq: SeqId) -> None:
-        if self._handles.ctx and 0 <= seq < self.settings.max_seqs and seq not in self._free:
-            self._clear(seq)
-            self._free.insert(0, seq)
+        with self._handles.using:
+            if self._handles.ctx and 0 <= seq < self.settings.max_seqs and seq not in self._free:
+                self._clear(seq)
+                self._free.insert(0, seq)
 
+    @_in_c
     def fork(self, seq: SeqId) -> SeqId:
         self._require(seq)
         new = self.open()
         self._lib.llama_memory_seq_cp(self._memory, seq, new, -1, -1)
         return new
 
+    @_in_c
     def length(self, seq: SeqId) -> int:
         self._require(seq)
         return int(self._lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
@@ -173,34 +193,32 @@ class LlamaCppBackend:
 
     # passes
 
+    @_in_c
     def forward(self, rows: Sequence[Rows]) -> LlamaOutput:
         handles = self._handles
-        with handles.passing:
-            self._require_open()
-            self._raise_cancelled()
-            before = {part.seq: self.length(part.seq) for part in rows}
-            asked = self._batch.fill(rows, before)
-            n = handles.batch.n_tokens
-            self._pass += 1
-            try:
-                code = self._lib.llama_decode(handles.ctx, handles.batch)
-                reraise()
-            except BaseException:
-                # an interrupt: the rows may be in
-                self._undo(before)
-                raise
-            self._require_open()
-            if code != 0:
-                self._undo(before)
-                if code == _ABORTED:
-                    self._raise_cancelled()
-                raise DecodeError(
-                    f"llama_decode of {n} rows on {self.path.name} returned {code}"
-                    + (" (no room in the KV cache)" if code == _NO_ROOM else "")
-                )
-            if asked:
-                # the copy of logits is asynchronous on a GPU: waiting here books it as verify time
-                self._lib.llama_synchronize(handles.ctx)
+        self._raise_cancelled()
+        before = {part.seq: self.length(part.seq) for part in rows}
+        asked = self._batch.fill(rows, before)
+        n = handles.batch.n_tokens
+        self._pass += 1
+        try:
+            code = self._lib.llama_decode(handles.ctx, handles.batch)
+            reraise()
+        except BaseException:
+            # an interrupt: the rows may be in
+            self._undo(before)
+            raise
+        if code != 0:
+            self._undo(before)
+            if code == _ABORTED:
+                self._raise_cancelled()
+            raise DecodeError(
+                f"llama_decode of {n} rows on {self.path.name} returned {code}"
+                + (" (no room in the KV cache)" if code == _NO_ROOM else "")
+            )
+        if asked:
+            # the copy of logits is asynchronous on a GPU: waiting here books it as verify time
+            self._lib.llama_synchronize(handles.ctx)
         number = self._pass
         return LlamaOutput(
             handles,
@@ -244,6 +262,7 @@ class LlamaCppBackend:
 
     # taking back
 
+    @_in_c
     def rollback(self, seq: SeqId, length: int) -> None:
         have = self.length(seq)
         if length == have:
@@ -271,6 +290,7 @@ class LlamaCppBackend:
     def commit_path(self, seq: SeqId, nodes: Sequence[int]) -> None:
         raise UnsupportedError("the llama.cpp backend verifies chains only")
 
+    @_in_c
     def checkpoint(self, seq: SeqId) -> Checkpoint:
         """Save what cannot be cut back: sliding-window and recurrent state (PARTIAL_ONLY)."""
         saved = SavedState(self.length(seq), None)
@@ -279,6 +299,7 @@ class LlamaCppBackend:
         self._saved[seq].add(saved)
         return Checkpoint(seq, saved.length, saved)
 
+    @_in_c
     def restore(self, checkpoint: Checkpoint) -> None:
         seq, saved = checkpoint.seq, checkpoint.state
         self._require(seq)
@@ -311,14 +332,15 @@ class LlamaCppBackend:
 
     # disk
 
+    @_in_c
     def save(self, seq: SeqId, path: Path) -> None:
         """Write a sequence's cache, all or nothing. Raises BackendError."""
         self._require(seq)
         write_state(path, self._fingerprint, self._state(seq, 0))
 
+    @_in_c
     def load(self, path: Path) -> SeqId:
         """A new sequence with a saved cache of the same model and settings. Raises BackendError."""
-        self._require_open()
         state = read_state(path, self._fingerprint)
         seq = self.open()
         read = self._lib.llama_state_seq_set_data_ext(self._handles.ctx, state, len(state), seq, 0)
@@ -354,12 +376,7 @@ class LlamaCppBackend:
     def close(self) -> None:
         self._finalizer()
 
-    def _require_open(self) -> None:
-        if not self._handles.ctx:
-            raise BackendError(f"the backend of {self.path.name} is closed")
-
     def _require(self, seq: SeqId) -> None:
-        self._require_open()
         # llama.cpp ends the process over a sequence id it does not know
         if not 0 <= seq < self.settings.max_seqs or seq in self._free:
             raise BackendError(f"{self.path.name} has no open sequence {seq}")

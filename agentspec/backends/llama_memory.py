@@ -15,7 +15,7 @@ from agentspec.errors import BackendError, UnsupportedError
 
 
 class Handles:
-    """Pointers of one model, context and batch, freed once, never during a pass.
+    """Pointers of one model, context and batch, freed once, never while a thread holds `using`.
 
     It knows nothing of the backend, so that `weakref.finalize` can free what a backend that
     nobody closed has left, and at exit before a GPU's driver unloads.
@@ -26,14 +26,14 @@ class Handles:
         self.model: Any = None
         self.ctx: Any = None
         self.batch: Any = None
-        self.passing = threading.RLock()
+        self.using = threading.RLock()
         self.abort = ctypes.create_string_buffer(2)
         self.before_free: list[Callable[[], None]] = []
 
     def free(self) -> None:
         # a pass in another thread ends at its next operation
         self.abort[0] = b"\x01"
-        with self.passing:
+        with self.using:
             lib = self.lib
             for forget in self.before_free:
                 forget()
@@ -78,6 +78,10 @@ class LlamaOutput:
         return len(self._asked)
 
     def logits(self, i: int) -> npt.NDArray[np.float32]:
+        with self._handles.using:
+            return self._view(i)
+
+    def _view(self, i: int) -> npt.NDArray[np.float32]:
         if not self._valid():
             raise BackendError("these logits are of an earlier pass; read them before the next one")
         handles = self._handles
@@ -91,9 +95,11 @@ class LlamaOutput:
         return view
 
     def argmax(self, i: int) -> int:
-        row = self.logits(i)
-        best = int(row.argmax())
-        if np.isnan(row[best]):
+        with self._handles.using:
+            row = self.logits(i)
+            best = int(row.argmax())
+            broken = bool(np.isnan(row[best]))
+        if broken:
             raise BackendError(
                 "the model's logits are not numbers (NaN); the file or the device is faulty"
             )

@@ -90,7 +90,7 @@ def test_a_planted_corruption_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backend = load(tiny(kind))
-    told = {"prompt": 7, "partition": (7,), "vocab": 256}
+    told: dict[str, Any] = {"prompt": 7, "partition": (7,), "vocab": 256}
     clean = poisoned(backend, feed, words, junk=0, **told)
     monkeypatch.setattr(type(backend), "rollback", corrupt(type(backend).rollback))
     with pytest.raises(AssertionError, match="differs by"):
@@ -258,7 +258,7 @@ def test_a_checkpoint_is_returned_to_twice(
 def test_a_real_model_forgets_junk(
     load: Load, weights: Any, feed: Any, words: Any, name: str, prompt: int, junk: tuple[int, ...]
 ) -> None:
-    told = {"prompt": prompt, "partition": (prompt,), "vocab": 40000}
+    told: dict[str, Any] = {"prompt": prompt, "partition": (prompt,), "vocab": 40000}
     path = weights(name)
     clean = poisoned(load(path), feed, words, junk=0, **told)
     for n in junk:

@@ -154,16 +154,17 @@ def test_a_sequence_that_is_not_open(load: Load, tiny: Any) -> None:
     """llama.cpp ends the process over an id it does not know."""
     backend = load(tiny(), max_seqs=2)
     open_one = backend.open()
+    uses: tuple[Callable[[int], Any], ...] = (
+        backend.length,
+        lambda seq: backend.forward([Rows(seq, [1])]),
+        lambda seq: backend.rollback(seq, 0),
+        backend.fork,
+        backend.checkpoint,
+    )
     for wrong in (1, 2, -1, 10**6):
-        for use in (
-            lambda seq=wrong: backend.length(seq),
-            lambda seq=wrong: backend.forward([Rows(seq, [1])]),
-            lambda seq=wrong: backend.rollback(seq, 0),
-            lambda seq=wrong: backend.fork(seq),
-            lambda seq=wrong: backend.checkpoint(seq),
-        ):
+        for use in uses:
             with pytest.raises(BackendError, match="no open sequence"):
-                use()
+                use(wrong)
         backend.drop(wrong)
     assert backend.length(open_one) == 0
     assert backend.open() == 1
@@ -254,7 +255,10 @@ def test_a_file_that_is_no_saved_sequence(
     backend.save(seq, good)
     raw = good.read_bytes()
     bad = tmp_path / "bad"
+    flipped = bytearray(raw)
+    flipped[-100] ^= 4
     for content in (
+        bytes(flipped),
         b"",
         b"GGUF",
         raw[:3],

@@ -80,6 +80,39 @@ def test_a_setting_that_changes_no_meaning(
     assert max(np.abs(a - b).max() for a, b in zip(left, right, strict=True)) < 0.3 * spread
 
 
+def test_what_llama_cpp_is_told() -> None:
+    lib = pytest.importorskip("llama_cpp.llama_cpp")
+    from agentspec.backends.llama_params import context_params, model_params
+
+    plain, told = LlamaSettings(), LlamaSettings(mmap=False, repack=False, n_gpu_layers=3)
+    assert model_params(lib, plain).use_extra_bufts
+    model = model_params(lib, told)
+    assert (model.load_mode, model.use_extra_bufts, model.n_gpu_layers) == (0, False, 3)
+    assert model.load_mode != model_params(lib, plain).load_mode
+    context = context_params(
+        lib,
+        LlamaSettings(
+            n_ctx=None,
+            n_threads=3,
+            type_k="q8_0",
+            type_v="bf16",
+            swa_full=False,
+            max_seqs=2,
+            chunk=40,
+            max_logit_rows=20,
+        ),
+        777,
+    )
+    assert (context.n_ctx, context.n_threads, context.n_threads_batch) == (777, 3, 3)
+    assert (context.type_k, context.type_v) == (lib.GGML_TYPE_Q8_0, 30)
+    assert (context.n_batch, context.n_ubatch, context.n_outputs_max) == (40, 40, 20)
+    assert (context.n_seq_max, context.kv_unified, context.swa_full) == (2, True, False)
+    assert context.flash_attn_type == lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
+    off = context_params(lib, LlamaSettings(flash_attn=False), 777)
+    assert off.flash_attn_type == lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    assert not off.kv_unified
+
+
 @pytest.mark.weights
 @pytest.mark.parametrize("kv", ["q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "f32", "bf16"])
 def test_cache_types_take_the_memory_they_promise(
@@ -122,7 +155,7 @@ def test_a_context_that_no_memory_holds(load: Load, tiny: Any) -> None:
     held = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     per_token = 2 * 2 * 16 * 8
     n_ctx = None if held > per_token << 24 else min(held // per_token + 1024, 1 << 24)
-    with pytest.raises(ConfigError, match="smaller n_ctx") as caught:
+    with pytest.raises(ConfigError, match=r"takes at least .* smaller n_ctx") as caught:
         load(path, n_ctx=n_ctx, type_k="f32", type_v="f32")
     assert "\n" not in str(caught.value)
 
