@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from agentspec.config import Settings, load_settings
 from agentspec.control.rows import ANY_ROWS
+from agentspec.errors import ConfigError
 
 if TYPE_CHECKING:
     from agentspec.api import Engine
@@ -54,7 +55,14 @@ def open_backend(path: str | os.PathLike[str], settings: Settings) -> LlamaCppBa
     """A llama.cpp backend of one file with these settings."""
     from agentspec.backends.llama_cpp import LlamaCppBackend
 
-    return LlamaCppBackend(path, llama_settings(settings))
+    chosen = llama_settings(settings)
+    try:
+        return LlamaCppBackend(path, chosen)
+    except ConfigError:
+        if chosen.type_k == settings.kv_type:
+            raise
+        # heads of a width that quantised keys do not take; what holds now, calibration finds
+        return LlamaCppBackend(path, replace(chosen, type_k=settings.kv_type))
 
 
 def llama_settings(settings: Settings) -> LlamaSettings:

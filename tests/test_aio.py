@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 
 import pytest
@@ -31,10 +31,13 @@ def test_items_come_in_order_and_the_error_behind_them() -> None:
 
 
 def test_an_empty_generator_ends_and_so_does_one_of_nothing_but_none() -> None:
+    def nones(n: int) -> Callable[[threading.Event], Iterator[None]]:
+        return lambda stop: iter([None] * n)
+
     async def main() -> tuple[list[None], list[None]]:
         return (
-            [item async for item in in_thread(lambda stop: iter(()))],
-            [item async for item in in_thread(lambda stop: iter([None, None]))],
+            [item async for item in in_thread(nones(0))],
+            [item async for item in in_thread(nones(2))],
         )
 
     assert asyncio.run(main()) == ([], [None, None])

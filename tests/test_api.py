@@ -194,7 +194,12 @@ def test_predictions_count_and_context_is_used(chat: Any, tmp_path: Path) -> Non
 def test_nothing_is_read_for_proposers_that_are_off(chat: Any) -> None:
     engine = chat.engine(chat.writing("abc"))
     encoded: list[str] = []
-    engine._encode_file = lambda text: encoded.append(text) or []
+
+    def encode(text: str) -> list[int]:
+        encoded.append(text)
+        return []
+
+    engine._encode_file = encode
     engine.complete(HI, context="some text", speculation=False)
     engine.complete(HI, context="some text", speculation={"k": 0})
     assert encoded == []
@@ -454,7 +459,7 @@ def test_the_module_loads_once_per_model(loads: list[Any]) -> None:
     assert agentspec.complete(HI).text == "I am None"
 
     async def collect() -> str:
-        return joined([c async for c in agentspec.astream(HI, model="b")])["text"]
+        return str(joined([c async for c in agentspec.astream(HI, model="b")])["text"])
 
     assert asyncio.run(collect()) == "I am b"
 

@@ -25,7 +25,7 @@ from agentspec.errors import (
 from agentspec.types import TurnContext
 
 HI = [{"role": "user", "content": "hi"}]
-TINY = {"n_ctx": 512, "n_threads": 1, "n_gpu_layers": 0, "speculation": False}
+TINY: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_gpu_layers": 0, "speculation": False}
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,9 @@ def test_a_tiny_model_file_answers(tiny: Path) -> None:
         assert plain.usage.completion_tokens == 12
         assert again.usage.prompt_tokens_details.cached_tokens > 0
         assert engine.model == "tiny"
-        assert engine.complete(HI, max_tokens=12).speculation.drafted == 0  # loaded with it off
+        unasked = engine.complete(HI, max_tokens=12).speculation
+        assert unasked is not None
+        assert unasked.drafted == 0  # loaded with it off
         # the whole way through llama.cpp's tokenizer, and far more than the context
         begun = time.process_time()
         with pytest.raises(ContextOverflowError, match="more than the context of 512"):

@@ -56,7 +56,7 @@ class CostCurve:
         best: dict[int, float] = {}
         try:
             started = clock()
-            warm = [1] * min(32, backend.n_ctx // 2)
+            warm = [1] * min(32, backend.n_ctx // 2, backend.max_rows)
             backend.forward([Rows(seq, warm, logits_from=len(warm))])
             saved = backend.checkpoint(seq)
             for _ in range(3):

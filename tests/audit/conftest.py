@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,9 +42,9 @@ class DropsToken(ScriptedBackend):
     """A committed token is missing and another is there twice; the length is right."""
 
     def rollback(self, seq: int, length: int) -> None:
-        partial = 3 < length < self.length(seq)
+        damages = 3 < length < self.length(seq)
         super().rollback(seq, length)
-        if partial:
+        if damages:
             cache = self.caches[seq]
             cache[-3:] = [cache[-3], cache[-3], cache[-1]] if cache[-3] != cache[-2] else cache[-3:]
 
@@ -73,7 +74,7 @@ class Rounding(ScriptedBackend):
             drawn = np.random.default_rng(key).normal(0.0, self.noise, self.vocab_size)
             return (output.logits(i) + drawn).astype(np.float32)
 
-        return ScriptedOutput([lambda i=i: row(i) for i in range(len(output))])
+        return ScriptedOutput([partial(row, i) for i in range(len(output))])
 
 
 @pytest.fixture

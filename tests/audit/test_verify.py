@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-import agentspec.engine.decode as loop
 from agentspec.audit.record import Pass, Turn
 from agentspec.audit.verify import compare, verify
 from agentspec.backends.base import Rollback, Rows
 from agentspec.control.rows import RowClass
+from agentspec.engine.verify import judge
 from agentspec.errors import ContextOverflowError
 from agentspec.testing.scripted import ScriptedProposer
 
@@ -58,17 +58,16 @@ def test_a_token_that_the_target_did_not_choose_is_a_defect(
     loader: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every row is sound and still the text is not the target's."""
-    real = loop.judge
 
     def credulous(draft: Any, output: Any, sampler: Any, position: int) -> Iterator[Any]:
         if not draft.tokens:
-            yield from real(draft, output, sampler, position)
+            yield from judge(draft, output, sampler, position)
             return
         for token in draft.tokens:
             sampler.commit(token)
             yield token, True
 
-    monkeypatch.setattr(loop, "judge", credulous)
+    monkeypatch.setattr("agentspec.engine.decode.judge", credulous)
     report = run(loader())
     assert report.replayed.sound
     assert report.defects > 0
