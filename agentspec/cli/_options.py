@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -26,6 +28,29 @@ def engine_options(command: _Command) -> _Command:
     for option in reversed(_ENGINE_OPTIONS):
         command = option(command)
     return command
+
+
+def _checked_out(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    # said now: after minutes of measuring it would be too late
+    if value is not None and not value.parent.is_dir():
+        raise click.BadParameter(f"there is no folder {str(value.parent)!r}", ctx, param)
+    return value
+
+
+out_option = click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    callback=_checked_out,
+    help="Also write the JSON here.",
+)
+
+
+def give_report(data: Mapping[str, Any], text: str, *, as_json: bool, out: Path | None) -> None:
+    """A report on standard output, then in the file: what fails last loses least."""
+    dumped = json.dumps(data)
+    click.echo(dumped if as_json else text)
+    if out is not None:
+        out.write_text(json.dumps(data, indent=1) + "\n")
 
 
 class StepBar:

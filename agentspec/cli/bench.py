@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from agentspec.cli._options import StepBar, engine_options
+from agentspec.cli._options import StepBar, engine_options, give_report, out_option
 
 
 @click.command("bench")
@@ -22,7 +21,7 @@ from agentspec.cli._options import StepBar, engine_options
 @click.option("--warm", is_flag=True, help="Proposers know each session's earlier answer.")
 @click.option("--exact", is_flag=True, help="Exact mode for both runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--out", type=click.Path(path_type=Path), help="Also write the JSON here.")
+@out_option
 def bench(
     sessions: tuple[Path, ...],
     model: str | None,
@@ -62,6 +61,4 @@ def bench(
             temperature=temperature,
         )
         data = {**stamp(engine, temperature=temperature, k=k), **report.as_dict()}
-    if out is not None:
-        out.write_text(json.dumps(data, indent=1) + "\n")
-    click.echo(json.dumps(data) if as_json else bench_text(report, data))
+    give_report(data, bench_text(report, data), as_json=as_json, out=out)

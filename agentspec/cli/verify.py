@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agentspec.cli._errors import ExitCode
-from agentspec.cli._options import engine_options
+from agentspec.cli._options import engine_options, give_report, out_option
 
 if TYPE_CHECKING:
     from agentspec.api import Engine
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--k", type=int, help="Most draft tokens of a pass.")
 @click.option("--exact", is_flag=True, help="Verify exact mode: the texts must be equal.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--out", type=click.Path(path_type=Path), help="Also write the JSON here.")
+@out_option
 @click.pass_context
 def verify(
     ctx: click.Context,
@@ -66,8 +65,6 @@ def verify(
         progress=lambda text: click.echo(f"verify: {text}", err=True),
     )
     data = {**stamps[0], **report.as_dict()}
-    if out is not None:
-        out.write_text(json.dumps(data, indent=1) + "\n")
-    click.echo(json.dumps(data) if as_json else verify_text(report, data))
+    give_report(data, verify_text(report, data), as_json=as_json, out=out)
     if report.defects:
         ctx.exit(ExitCode.DEFECT)
