@@ -1,8 +1,9 @@
-"""Longest suffix match over token runs: bulk parts sorted once, new tokens in a small table."""
+"""Longest suffix match over token runs: parts sorted by context, and a tail that is scanned."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,17 +12,22 @@ import numpy.typing as npt
 SEPARATOR = -1
 """Stands between documents: no match and no continuation crosses it."""
 
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+DEPTH = 9
+"""Tokens of context that a part is sorted by; longer matches are compared place by place."""
+
 _REACH = 64
 _CANDIDATES = 32
+_WIDE = 1024
+_WORD = 4
+_BITS = 21
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
     """A place whose preceding `length` tokens equal the last tokens of the query.
 
-    `start` is where the continuation begins; `occurrences` counts the places found at the order
-    of the index that matched, at most 32.
+    `start` is where the continuation begins; `occurrences` counts the places that match as far,
+    or for at least DEPTH tokens, at most 32.
     """
 
     start: int
@@ -29,61 +35,74 @@ class Match:
     occurrences: int
 
 
-class _Sorted:
-    """Positions of every n-gram of one order in tokens[low:high], sorted by hash.
+class _Part:
+    """The places of tokens[low:high], sorted by the tokens before them, the nearest first.
 
-    12 bytes per token. Positions of equal n-grams stay in text order.
+    A suffix array of the reversed run, exact to DEPTH tokens: all places that match the end of a
+    query lie side by side, whatever the length of the match. 8 bytes per token. Places of equal
+    context stay in text order. Built by prefix tripling, after Manber and Myers 1993.
     """
 
-    def __init__(self, tokens: npt.NDArray[np.int32], low: int, high: int, order: int) -> None:
-        self._order = order
-        first = max(low, order - 1)
-        n = max(0, high - first)
-        hashes = np.zeros(n, dtype=np.uint64)
-        for back in range(order - 1, -1, -1):
-            part = tokens[first - back : first - back + n].astype(np.uint64)
-            hashes = hashes * _MULTIPLIER + part + np.uint64(1)
-        hashes ^= hashes >> np.uint64(29)
-        rank = np.argsort(hashes, kind="stable").astype(np.int32)
-        self._hashes = hashes[rank]
-        self._ends = rank + np.int32(first + 1)
+    def __init__(self, tokens: npt.NDArray[np.int32], low: int, high: int) -> None:
+        first = max(0, low - DEPTH)
+        run = tokens[first:high]
+        rank = _symbols(run)
+        fan = 3 if len(run) < (1 << _BITS) - 2 else 2
+        length = 1
+        while length < DEPTH:
+            rank = _dense(_joined(rank, length, fan if length > 1 else 3))
+            length *= fan if length > 1 else 3
+        # a place is named by the token it continues with, its context ends one before
+        places = np.arange(max(low, 1), high)
+        useful = (tokens[places] != SEPARATOR) & (tokens[places - 1] != SEPARATOR)
+        places = places[useful]
+        order = np.argsort(rank[places - 1 - first], kind="stable")
+        self._places = places[order].astype(np.int32)
+        self._view = memoryview(self._places)  # its items are plain ints
+        self._high = high
+        # big-endian bytes compare as the tokens do, a separator above all
+        self._reversed = run[::-1].astype(">u4").tobytes()
 
-    def ends(self, key: np.uint64) -> npt.NDArray[np.int32]:
-        """Where the n-gram of this hash ends (exclusive), the most recent last."""
-        low = int(self._hashes.searchsorted(key, "left"))
-        if low >= len(self._hashes) or self._hashes[low] != key:
-            return self._ends[:0]
-        high = int(self._hashes.searchsorted(key, "right"))
-        return self._ends[max(low, high - _CANDIDATES) : high]
+    def places(self, query: bytes) -> tuple[npt.NDArray[np.int32], int]:
+        """The places that match the reversed `query` longest, and for how many tokens."""
+        view, reverse, high = self._view, self._reversed, self._high
+        size = len(query)
+
+        def context(place: int) -> bytes:
+            at = (high - place) * _WORD
+            return reverse[at : at + size]
+
+        near = bisect_left(view, query, key=context)
+        shared = 0
+        for i in (near - 1, near):
+            if 0 <= i < len(view):
+                shared = max(shared, _shared(context(view[i]), query))
+        if not shared:
+            return self._places[:0], 0
+        wanted = query[: shared * _WORD]
+        size = len(wanted)
+        low = near - _run(lambda i: context(view[near - 1 - i]) == wanted, near)
+        end = near + _run(lambda i: context(view[near + i]) == wanted, len(view) - near)
+        return self._places[low : min(end, low + _WIDE)], shared
 
     @property
     def nbytes(self) -> int:
-        return self._hashes.nbytes + self._ends.nbytes
-
-
-def _hash(gram: Sequence[int]) -> np.uint64:
-    mask, value = (1 << 64) - 1, 0
-    for token in gram:
-        value = (value * int(_MULTIPLIER) + (token & mask) + 1) & mask
-    return np.uint64(value ^ (value >> 29))
+        return int(self._places.nbytes) + len(self._reversed)
 
 
 class TokenIndex:
-    """A growing run of tokens and where its n-grams occurred before.
+    """A growing run of tokens and where its contexts occurred before.
 
-    `orders` are the n-gram lengths kept, longest first: a match needs at least the shortest.
-    New tokens go to a table of their own that is merged when it has `merge_at` tokens.
+    New tokens are scanned as they are and sorted when they are `merge_at`.
     """
 
-    def __init__(self, *, orders: tuple[int, ...] = (8, 3), merge_at: int = 4096) -> None:
-        self._orders = orders
+    def __init__(self, *, merge_at: int = 4096) -> None:
         self._merge_at = merge_at
         self._tokens = np.empty(1024, dtype=np.int32)
         self._n = 0
-        self._parts: list[tuple[_Sorted, ...]] = []
+        self._parts: list[_Part] = []
         self._starts: list[int] = []
         self._fresh_from = 0
-        self._fresh: list[dict[tuple[int, ...], list[int]]] = [{} for _ in orders]
 
     def __len__(self) -> int:
         return self._n
@@ -94,13 +113,17 @@ class TokenIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held for the tokens and the sorted parts; the table of new ones comes on top."""
-        return self._tokens.nbytes + sum(s.nbytes for part in self._parts for s in part)
+        """Bytes held: the tokens, with the room they grow into, and the sorted parts."""
+        return self._tokens.nbytes + sum(part.nbytes for part in self._parts)
 
     def load(self, run: Sequence[int] | npt.NDArray[np.int32]) -> None:
         """Append many tokens at once, for a few hundred nanoseconds each."""
-        self._append(np.asarray(run, dtype=np.int32))
-        self._merge()
+        more = np.asarray(run, dtype=np.int32)
+        self._grow(self._n + len(more))
+        self._tokens[self._n : self._n + len(more)] = more
+        self._n += len(more)
+        if self._n - self._fresh_from >= self._merge_at:
+            self._merge()
 
     def add(self, token: int) -> None:
         """Append one token."""
@@ -108,11 +131,6 @@ class TokenIndex:
             self._grow(self._n + 1)
         self._tokens[self._n] = token
         self._n += 1
-        for order, table in zip(self._orders, self._fresh, strict=True):
-            if self._n >= order:
-                gram = tuple(self._tokens[self._n - order : self._n].tolist())
-                if SEPARATOR not in gram:
-                    table.setdefault(gram, []).append(self._n)
         if self._n - self._fresh_from >= self._merge_at:
             self._merge()
 
@@ -120,33 +138,44 @@ class TokenIndex:
         """Forget everything from `length` on."""
         if length >= self._n:
             return
-        while self._starts and self._fresh_from > length:
+        ends = [*self._starts[1:], self._fresh_from]
+        while self._starts and ends[len(self._starts) - 1] > length:
             self._fresh_from = self._starts.pop()
             self._parts.pop()
+        self._fresh_from = min(self._fresh_from, length)
         self._n = length
-        self._merge()
+        if self._n - self._fresh_from >= self._merge_at:
+            self._merge()
 
     def find(self, query: Sequence[int]) -> Match | None:
         """The longest match of the end of `query` that has a continuation; the latest of equals.
 
-        `query` may be the index's own end: that place has no continuation and is passed over,
-        as the ends of documents are.
+        `query` may be the index's own end. Matches are measured up to 64 tokens; beyond DEPTH
+        tokens the longest among the 32 latest places is taken, and of more than 1,024 places in
+        one part only some are looked at.
         """
         recent = np.asarray(query[-_REACH:], dtype=np.int32)
-        for at, order in enumerate(self._orders):
-            if len(recent) < order:
-                continue
-            ends = self._ends_of(at, recent[-order:].tolist())
-            if len(ends) and ends[-1] == self._n:
-                ends = ends[:-1]
-            ends = ends[self._tokens[ends] != SEPARATOR]
-            if len(ends):
-                lengths = self._match_lengths(ends, recent)
-                best = len(ends) - 1 - int(lengths[::-1].argmax())
-                if lengths[best] >= order:
-                    found = int((lengths >= order).sum())
-                    return Match(int(ends[best]), int(lengths[best]), found)
-        return None
+        if not len(recent) or recent[-1] == SEPARATOR:
+            return None
+        backwards = recent[::-1]
+        borders = np.flatnonzero(backwards == SEPARATOR)
+        if len(borders):
+            backwards = backwards[: borders[0]]
+        packed = backwards[:DEPTH].astype(">u4").tobytes()
+        found = [part.places(packed) for part in self._parts]
+        found.append(self._fresh_places(backwards[:DEPTH].tolist()))
+        far = max(length for _, length in found)
+        if not far:
+            return None
+        parts = [places for places, length in found if length == far]
+        places = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        if len(places) > _CANDIDATES:
+            places = np.partition(places, len(places) - _CANDIDATES)[-_CANDIDATES:]
+        if far < DEPTH or far == len(backwards):
+            return Match(int(places.max()), far, len(places))
+        lengths = self._match_lengths(places, backwards, far)
+        length = int(lengths.max())
+        return Match(int(places[lengths == length].max()), length, len(places))
 
     def continuation(self, start: int, n: int) -> list[int]:
         """Up to n tokens from `start`, to the end of the document.
@@ -162,36 +191,33 @@ class TokenIndex:
             run.append(run[len(run) - period])
         return run
 
-    def _ends_of(self, at: int, gram: list[int]) -> npt.NDArray[np.int32]:
-        if SEPARATOR in gram:
-            return np.empty(0, dtype=np.int32)
-        found = []
-        if self._parts:
-            key = _hash(gram)
-            found = [part[at].ends(key) for part in self._parts]
-        fresh = self._fresh[at].get(tuple(gram))
-        if fresh:
-            found.append(np.asarray(fresh[-_CANDIDATES:], dtype=np.int32))
-        if not found:
-            return np.empty(0, dtype=np.int32)
-        return (found[0] if len(found) == 1 else np.concatenate(found))[-_CANDIDATES:]
+    def _fresh_places(self, backwards: Sequence[int]) -> tuple[npt.NDArray[np.int32], int]:
+        """The places of the unsorted tail that match longest, at most DEPTH tokens."""
+        first = max(self._fresh_from, 1)
+        if not backwards or first >= self._n:
+            return np.empty(0, dtype=np.int32), 0
+        tokens = self._tokens
+        places = np.flatnonzero(tokens[first - 1 : self._n - 1] == backwards[0]) + first
+        places = places[tokens[places] != SEPARATOR]
+        length = int(len(places) > 0)
+        while 0 < length < len(backwards):
+            at = places - 1 - length
+            longer = places[(tokens[np.maximum(at, 0)] == backwards[length]) & (at >= 0)]
+            if not len(longer):
+                break
+            places, length = longer, length + 1
+        return places.astype(np.int32), length
 
     def _match_lengths(
-        self, ends: npt.NDArray[np.int32], recent: npt.NDArray[np.int32]
+        self, places: npt.NDArray[np.int32], backwards: npt.NDArray[np.int32], known: int
     ) -> npt.NDArray[np.int64]:
-        """How many tokens before each end equal the end of `recent`, at most its length."""
-        width = len(recent)
-        back = ends[:, None] - np.arange(1, width + 1, dtype=np.int32)
-        there = self._tokens[np.maximum(back, 0)]
-        differs = (there != recent[::-1]) | (back < 0) | (there == SEPARATOR)
-        lengths: npt.NDArray[np.int64] = differs.argmax(axis=1)
-        lengths[~differs.any(axis=1)] = width
+        """How many tokens before each place equal those of `backwards`; `known` do in all."""
+        rest = backwards[known:]
+        back = places[:, None] - np.arange(known + 1, known + 1 + len(rest), dtype=np.int32)
+        differs = (self._tokens[np.maximum(back, 0)] != rest) | (back < 0)
+        lengths: npt.NDArray[np.int64] = differs.argmax(axis=1) + known
+        lengths[~differs.any(axis=1)] = known + len(rest)
         return lengths
-
-    def _append(self, run: npt.NDArray[np.int32]) -> None:
-        self._grow(self._n + len(run))
-        self._tokens[self._n : self._n + len(run)] = run
-        self._n += len(run)
 
     def _grow(self, need: int) -> None:
         if need > len(self._tokens):
@@ -200,13 +226,70 @@ class TokenIndex:
             self._tokens = larger
 
     def _merge(self) -> None:
-        """Sort what is new; each part stays over twice the next, so there are few to search."""
+        """Sort what is new; parts of like size become one, so there are few to search."""
         low, high = self._fresh_from, self._n
-        while self._starts and high > low and 2 * (high - low) >= low - self._starts[-1]:
+        while self._starts and 2 * (high - low) >= low - self._starts[-1]:
             low = self._starts.pop()
             self._parts.pop()
         if high > low:
-            self._parts.append(tuple(_Sorted(self._tokens, low, high, o) for o in self._orders))
+            self._parts.append(_Part(self._tokens, low, high))
             self._starts.append(low)
         self._fresh_from = high
-        self._fresh = [{} for _ in self._orders]
+
+
+def _symbols(run: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    """Tokens as small positive numbers in the order of their bytes, a separator highest."""
+    wide = run.astype(np.uint32).astype(np.int64)
+    tokens = wide[run != SEPARATOR]
+    if not len(tokens) or int(tokens.max()) < (1 << _BITS) - 3:
+        top = (1 << _BITS) - 1
+        return np.where(run == SEPARATOR, top, wide + 1)
+    return _dense(wide)
+
+
+def _dense(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The rank of each key among the distinct ones, from 1."""
+    order = np.argsort(keys)
+    ordered = keys[order]
+    steps = np.empty(len(keys), dtype=np.int64)
+    if len(keys):
+        steps[0] = 1
+        steps[1:] = ordered[1:] != ordered[:-1]
+    rank = np.empty(len(keys), dtype=np.int64)
+    rank[order] = np.cumsum(steps)
+    return rank
+
+
+def _joined(rank: npt.NDArray[np.int64], length: int, fan: int) -> npt.NDArray[np.int64]:
+    """Ranks of contexts of `length` joined with those before them: contexts `fan` times as long.
+
+    What lies before the run ranks lowest.
+    """
+    bits = 63 // fan
+    keys = rank << (bits * (fan - 1))
+    for k in range(1, fan):
+        if k * length < len(rank):
+            keys[k * length :] |= rank[: -k * length] << (bits * (fan - 1 - k))
+    return keys
+
+
+def _shared(a: bytes, b: bytes) -> int:
+    """Leading words that two packed contexts share."""
+    most = min(len(a), len(b)) // _WORD
+    for n in range(most):
+        at = n * _WORD
+        if a[at : at + _WORD] != b[at : at + _WORD]:
+            return n
+    return most
+
+
+def _run(holds: Callable[[int], bool], most: int) -> int:
+    """How many of 0, 1, … hold before the first that does not, by galloping."""
+    low, step = 0, 1  # all below `low` hold
+    while low < most and holds(low):
+        low, step = low + 1, 1
+        while low + step <= most and holds(low + step - 1):
+            low, step = low + step, step * 2
+        if step == 1:
+            return low
+    return low

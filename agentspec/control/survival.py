@@ -7,8 +7,8 @@ from bisect import bisect_right
 from agentspec.types import Draft
 
 # Match length in tokens: how much of the text before a draft token is known to agree.
-_LENGTHS = (3, 4, 5, 6, 8, 10, 13, 17, 24, 33, 49)
-_LENGTH_PRIOR = (0.40, 0.42, 0.50, 0.55, 0.62, 0.68, 0.74, 0.79, 0.83, 0.88, 0.92, 0.95)
+_LENGTHS = (2, 3, 4, 5, 6, 8, 10, 13, 17, 24, 33, 49)
+_LENGTH_PRIOR = (0.30, 0.37, 0.42, 0.50, 0.55, 0.62, 0.68, 0.74, 0.79, 0.83, 0.88, 0.92, 0.95)
 _CONFIDENCES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 _CONFIDENCE_PRIOR = (0.25, 0.40, 0.55, 0.70, 0.80, 0.90, 0.94, 0.97)
 _PRIOR_WEIGHT = 6.0

@@ -21,10 +21,10 @@ class Lookup:
 
     name = "lookup"
 
-    def __init__(self, *, min_match: int = 3) -> None:
+    def __init__(self, *, min_match: int = 1) -> None:
         self._min_match = min_match
-        self._live = TokenIndex(orders=_orders(min_match))
-        self._context = TokenIndex(orders=_orders(min_match))
+        self._live = TokenIndex()
+        self._context = TokenIndex()
         self._runs: list[tuple[int, str, int]] = []  # hash, source, where it begins
         self._tail: list[int] = []
 
@@ -81,7 +81,3 @@ class Lookup:
             joined.append(SEPARATOR)
         if joined:
             self._context.load(joined)
-
-
-def _orders(min_match: int) -> tuple[int, ...]:
-    return (8, min_match) if min_match < 8 else (min_match,)

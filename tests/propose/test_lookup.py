@@ -82,12 +82,12 @@ def test_no_match_and_no_draft_crosses_from_one_run_into_the_next() -> None:
 
 def test_the_next_turn_keeps_what_is_the_same() -> None:
     lookup = Lookup(min_match=2)
-    lookup.begin(turn(list(range(100))))
-    feed(lookup, [100, 101, 102])
+    lookup.begin(turn(list(range(5000))))
+    feed(lookup, [5000, 5001, 5002])
     part = lookup._live._parts[0]
     # the answer came back in other tokens, then a question was added
-    lookup.begin(turn([*range(101), 7, 8]))
-    assert lookup._live.tokens.tolist() == [*range(101), 7, 8]
+    lookup.begin(turn([*range(5001), 7, 8]))
+    assert lookup._live.tokens.tolist() == [*range(5001), 7, 8]
     assert lookup._live._parts[0] is part
     assert lookup.propose(2).tokens == (9, 10)
     lookup.begin(turn([3, 4]))
