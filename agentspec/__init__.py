@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentspec import errors
-    from agentspec.api import Engine, acomplete, astream, complete, load, stream
+    from agentspec.api import Engine
+    from agentspec.shared import acomplete, astream, complete, load, stream
     from agentspec.types import Draft, SamplingParams
     from agentspec.wire import Chunk, Completion, Message, Tool
 
@@ -41,11 +42,11 @@ _HOME = {
     "Message": "wire",
     "SamplingParams": "types",
     "Tool": "wire",
-    "acomplete": "api",
-    "astream": "api",
-    "complete": "api",
-    "load": "api",
-    "stream": "api",
+    "acomplete": "shared",
+    "astream": "shared",
+    "complete": "shared",
+    "load": "shared",
+    "stream": "shared",
 }
 
 

@@ -6,7 +6,6 @@ p is the target's distribution, q the draft's, everywhere.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -133,7 +132,8 @@ class SamplingParams:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise InvalidRequestError(f"{name} must be a number, not {value!r}", param=name)
-            if not math.isfinite(value) or not low <= value <= high:
+            # a whole number too large for a float is finite too
+            if value != value or not low <= value <= high:
                 raise InvalidRequestError(
                     f"{name} must be a finite number between {low:g} and {high:g}, not {value!r}",
                     param=name,
@@ -165,7 +165,7 @@ class SamplingParams:
                 raise InvalidRequestError(
                     f"logit_bias keys must be token ids, not {token!r}", param="logit_bias"
                 )
-            if isinstance(bias, bool) or not isinstance(bias, (int, float)) or math.isnan(bias):
+            if isinstance(bias, bool) or not isinstance(bias, (int, float)) or bias != bias:
                 raise InvalidRequestError(
                     f"logit_bias of token {token} must be a number, not {bias!r}",
                     param="logit_bias",

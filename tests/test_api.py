@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import agentspec.api as api
+import agentspec.shared as shared
 from agentspec.backends.base import Rollback
 from agentspec.control.cost import CostCurve
 from agentspec.control.rows import RowClass
@@ -439,9 +439,9 @@ def loads(chat: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
             rows=RowClass((1, 2)),
         )
 
-    monkeypatch.setattr(api, "load", load)
-    shared = api._Loaded()
-    monkeypatch.setattr(api, "_loaded", lambda: shared)
+    monkeypatch.setattr(shared, "load", load)
+    loaded = shared._Loaded()
+    monkeypatch.setattr(shared, "_loaded", lambda: loaded)
     return made
 
 
@@ -469,7 +469,7 @@ def test_another_model_does_not_end_requests_on_the_first(loads: list[Any]) -> N
 
     stream = agentspec.stream(HI, model="a")
     chunks = [next(stream), next(stream)]
-    gone = weakref.ref(api._loaded()._engine)
+    gone = weakref.ref(shared._loaded()._engine)
     assert agentspec.complete(HI, model="b").text == "I am b"
     assert joined([*chunks, *stream])["text"] == "I am a"
     del stream

@@ -75,3 +75,8 @@ class StepBar:
             click.echo(f"\r\x1b[K{line}", nl=done == total, err=True)
         else:
             click.echo(line, err=True)
+
+
+def without_controls(text: str) -> str:
+    """The text without control characters, except line feeds and tabs."""
+    return "".join(c for c in text if c in "\n\t" or not (c < " " or "\x7f" <= c <= "\x9f"))

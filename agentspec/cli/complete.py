@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from agentspec.cli._options import engine_options
+from agentspec.cli._options import engine_options, without_controls
 from agentspec.errors import CancelledError, InvalidRequestError
 
 
@@ -84,13 +84,15 @@ def complete(
             click.echo(answer.model_dump_json())
             return
         final = None
+        # what a model says may hold sequences that steer a terminal; a file gets it as it is
+        shown = without_controls if sys.stdout.isatty() else str
         stream = engine.stream(chat, **request)
         try:
             for chunk in stream:
                 final = chunk
                 for choice in chunk.choices:
-                    click.echo(choice.delta.reasoning_content or "", nl=False)
-                    click.echo(choice.delta.content or "", nl=False)
+                    click.echo(shown(choice.delta.reasoning_content or ""), nl=False)
+                    click.echo(shown(choice.delta.content or ""), nl=False)
         except KeyboardInterrupt:
             click.echo()
             raise CancelledError("interrupted; the text so far stands above") from None

@@ -37,7 +37,7 @@ class DraftModel:
     name = "draft_model"
 
     def __init__(
-        self, backend: Backend, *, target_vocab: int, k: int = 8, p_min: float = 0.4
+        self, backend: Backend, *, target_vocab: int, k: int = 16, p_min: float = 0.4
     ) -> None:
         self._vocab = target_vocab
         self._k = k

@@ -301,3 +301,9 @@ def test_an_output_that_cannot_show_a_character(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, timeout=60, env=env, check=False)
     assert b"Traceback" not in done.stderr
     assert done.returncode == 0
+
+
+def test_nothing_a_model_says_steers_the_terminal() -> None:
+    from agentspec.cli._options import without_controls
+
+    assert without_controls("a\x1b[2J\x9b1mb\n\tc\r\x07\x7f") == "a[2J1mb\n\tc"
