@@ -1,0 +1,1 @@
+"""Programs that use agentspec, each runnable as it lies here."""

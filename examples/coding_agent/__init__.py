@@ -1,0 +1,1 @@
+"""A small coding agent: it reads, repairs and tests a repository through five tools."""
