@@ -21,7 +21,7 @@ MAX_BYTES = 64_000
 TEST_SECONDS = 20
 MAX_FAILURES = 2
 
-_RUNNER = Path(__file__).with_name("test_runner.py")
+_RUNNER = Path(__file__).with_name("run_tests.py")
 
 
 class WorkspaceError(Exception):

@@ -11,6 +11,7 @@ import io
 import json
 import linecache
 import os
+import re
 import sys
 import traceback
 import unittest
@@ -43,14 +44,21 @@ class Result(unittest.TestResult):
                 file, line = path.relative_to(here).as_posix(), number
                 source = linecache.getline(str(path), number).strip()
                 scope = {**vars(builtins), **frame.f_globals, **frame.f_locals}
-        message = " ".join(str(error).split("\n")[0].split())
+        message = f"{kind.__name__}: {str(error).strip().partition(chr(10))[0]}"
+        if not file and isinstance(error, ImportError):
+            # unittest stands in for a test module that cannot be imported, its traceback as text
+            message = str(error).strip().rpartition("\n")[2]
+            for name, number in re.findall(r'File "([^"\n]+)", line (\d+)', str(error)):
+                if Path(name).is_relative_to(here):
+                    file, line = Path(name).relative_to(here).as_posix(), int(number)
+                    source = linecache.getline(name, line).strip()
         self.found.append(
             {
                 "test": test.id().rpartition(".")[2],
                 "file": file,
                 "line": line,
                 "source": source,
-                "error": f"{kind.__name__}: {message}{hint(error, scope)}"[:300],
+                "error": f"{message}{hint(error, scope)}"[:300],
             }
         )
 
