@@ -98,7 +98,7 @@ def list_command(as_json: bool) -> None:
 
 
 @models.command(name="pull")
-@click.argument("name")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--draft", "with_draft", is_flag=True, help="Get its draft model too.")
 @click.option(
     "--source",
@@ -106,14 +106,19 @@ def list_command(as_json: bool) -> None:
     help="Try this kind of source only: Hugging Face, or Python packages.",
 )
 @_json_option
-def pull_command(name: str, with_draft: bool, source: str | None, as_json: bool) -> None:
-    """Get a model; goes on where an earlier try stopped."""
-    model = catalog.entry(name)
-    wanted = [name]
-    if with_draft:
-        if model.draft is None:
-            raise ModelNotFoundError(f"the catalog names no draft model for {name}")
-        wanted.append(model.draft)
+def pull_command(
+    names: tuple[str, ...], with_draft: bool, source: str | None, as_json: bool
+) -> None:
+    """Get models; goes on where an earlier try stopped."""
+    wanted: list[str] = []
+    for name in names:  # all names are looked up before the first byte is fetched
+        model = catalog.entry(name)
+        wanted.append(name)
+        if with_draft:
+            if model.draft is None:
+                raise ModelNotFoundError(f"the catalog names no draft model for {name}")
+            wanted.append(model.draft)
+    wanted = list(dict.fromkeys(wanted))
     done = []
     for each in wanted:
         kinds = None if source is None else (cast(SourceKind, source),)

