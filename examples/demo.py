@@ -81,33 +81,64 @@ def main(argv: list[str] | None = None) -> int:
     terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     color = terminal and not options.no_color and not os.environ.get("NO_COLOR")
     screen = Screen(sys.stdout, color=color, moving=terminal)
-    screen.say("A coding agent repairs a small repository with tools.", "bold")
-    screen.say("Each turn is generated twice: plain, and accelerated by speculation.")
-
-    from agentspec.errors import AgentspecError, CancelledError, ConfigError, RequestError
-
-    before = signal.signal(signal.SIGTERM, _terminated)
+    interrupt = Interrupt()
+    before = [
+        (number, signal.signal(number, handler))
+        for number, handler in ((signal.SIGINT, interrupt), (signal.SIGTERM, _terminated))
+    ]
     try:
-        return _demo(options, screen)
-    except (KeyboardInterrupt, CancelledError):
-        screen.say("interrupted; the temporary copy is removed")
+        return _reported(options, screen, interrupt)
+    except KeyboardInterrupt:
+        screen.say("interrupted; nothing is left behind")
         return INTERRUPTED
     except BrokenPipeError:
         # the reader has gone; the interpreter must not complain about it at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
-    except (AgentspecError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return USAGE if isinstance(error, (ConfigError, RequestError)) else FAILURE
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+class Interrupt:
+    """Ctrl-C that cannot get lost: what is raised inside a callback of C code goes nowhere."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.seen = True
+        raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raises KeyboardInterrupt when there was one."""
+        if self.seen:
+            raise KeyboardInterrupt
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
     raise SystemExit(TERMINATED)
 
 
-def _demo(options: argparse.Namespace, screen: Screen) -> int:
+def _reported(options: argparse.Namespace, screen: Screen, interrupt: Interrupt) -> int:
+    """The demo, its failures as one line on stderr."""
+    screen.say("A coding agent repairs a small repository with tools.", "bold")
+    screen.say("Each turn is generated twice: plain, and accelerated by speculation.")
+    screen.say(f"loading {options.model} …")
+    from agentspec.errors import AgentspecError, CancelledError, ConfigError, RequestError
+
+    try:
+        return _demo(options, screen, interrupt)
+    except CancelledError:
+        raise KeyboardInterrupt from None
+    except BrokenPipeError:
+        raise
+    except (AgentspecError, OSError) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return USAGE if isinstance(error, (ConfigError, RequestError)) else FAILURE
+
+
+def _demo(options: argparse.Namespace, screen: Screen, interrupt: Interrupt) -> int:
     from agentspec.bench.report import stamp
     from agentspec.loading import load_engine
     from examples.coding_agent.loop import Watch
@@ -117,16 +148,20 @@ def _demo(options: argparse.Namespace, screen: Screen) -> int:
     watches: list[Watch] = []
 
     def wrap(backend: Backend) -> Backend:
-        watches.append(Watch(backend, screen.passed))
+        watches.append(Watch(backend, passed))
         return watches[0]
 
-    screen.say(f"loading {options.model} …")
+    def passed(what: str, rows: int) -> None:
+        interrupt.check()
+        screen.passed(what, rows)
+
     runs: list[TaskRun] = []
     with load_engine(options.model, draft=options.draft, wrap=wrap) as engine:
         marks = {
             **stamp(engine, temperature=0.0, k=options.k, turns=options.turns),
             "commit": _commit(),
         }
+        interrupt.check()
         for number, mistakes in enumerate(VARIANTS[: options.repeat], 1):
             runs.append(_task(engine, watches[0], screen, options, number, mistakes))
     screen.say()

@@ -297,7 +297,6 @@ def explain(
             total = sum(_passes(turn) for turn in recorded[:until])
             fresh = _Timed(recorder.backend, lambda done: screen.replaying(done, total))
             run.replayed = replay(recorded[:until], cast(Backend, fresh))
-            screen.replaying(total, total)
             unsound = {defect.turn for defect in run.replayed.defects or ()}
     for turn, (plain, fast) in zip(run.turns, pairs, strict=True):
         sound = not unsound & {2 * turn.number - 2, 2 * turn.number - 1}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from examples.coding_agent.loop import TaskRun, Turn
+if TYPE_CHECKING:
+    from examples.coding_agent.loop import TaskRun, Turn
 
 _WIDTH = 96
 _COLORS = {"good": "\x1b[32m", "bad": "\x1b[31m", "dim": "\x1b[2m", "bold": "\x1b[1m"}

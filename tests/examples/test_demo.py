@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import signal
@@ -320,6 +321,23 @@ def test_ctrl_c_leaves_nothing_behind(
     out = capsys.readouterr().out
     assert "turn 1 " in out
     assert "interrupted" in out.splitlines()[-1]
+    assert not list((tmp_path / "copies").iterdir())
+
+
+def test_ctrl_c_inside_a_callback_is_not_lost(
+    loaded: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    loaded([said("run_tests")])
+    work_ = work
+
+    def swallowed(*given: Any, **options: Any) -> TaskRun:
+        # as ctypes does with whatever a callback raises
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        return work_(*given, **options)
+
+    monkeypatch.setattr("examples.coding_agent.loop.work", swallowed)
+    assert demo.main([]) == 130
     assert not list((tmp_path / "copies").iterdir())
 
 
