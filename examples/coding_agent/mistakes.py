@@ -48,4 +48,4 @@ VARIANTS: tuple[tuple[Mistake, Mistake], ...] = (
     (PRICE, LOW),
     (UNKNOWN, LINES),
 )
-"""Tasks of the same kind: two mistakes each, in two modules."""
+"""Two mistakes each, in two modules; chosen to be within reach of a small model, not at random."""

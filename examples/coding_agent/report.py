@@ -141,7 +141,10 @@ def account(stamp: Mapping[str, Any], runs: Sequence[TaskRun]) -> list[str]:
 
 
 def _outcomes(runs: Sequence[TaskRun], f: Mapping[str, Any]) -> list[str]:
-    lines = [f"task success: {f['solved']} of {f['tasks']}"]
+    lines = [
+        f"task success: {f['solved']} of {f['tasks']} "
+        "(tasks chosen to be within reach of a small model)"
+    ]
     for i, run in enumerate(runs, 1):
         head = f"task {i}: " if len(runs) > 1 else "the task: "
         after = run.after.report.splitlines()[0] if run.after else "-"
