@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib
 import json
 import zipfile
 from pathlib import Path
@@ -30,6 +32,9 @@ def entry(name: str, draft: str | None = None) -> Entry:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A models directory and a catalog of its own, and no hub."""
     monkeypatch.setenv("AGENTSPEC_MODELS", str(tmp_path / "models"))
+    # the library keeps what it finds at its import: this must not last beyond the test
+    with contextlib.suppress(ImportError):
+        importlib.import_module("huggingface_hub.constants")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     huge = Entry(
         "huge",
