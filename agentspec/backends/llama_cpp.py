@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from agentspec.backends.base import Capabilities, Checkpoint, Rollback, Rows, SeqId
 from agentspec.backends.llama_batch import Batch
-from agentspec.backends.llama_log import interrupted, library, log_lines, reason, reraise
+from agentspec.backends.llama_log import (
+    interrupted,
+    interrupts_held,
+    library,
+    log_lines,
+    reason,
+    reraise,
+)
 from agentspec.backends.llama_memory import Handles, LlamaOutput, SavedState
 from agentspec.backends.llama_params import (
     KvType,
@@ -121,7 +128,7 @@ class LlamaCppBackend:
 
     def _load(self, header: GgufHeader) -> None:
         lib, handles, settings = self._lib, self._handles, self.settings
-        with log_lines() as lines:
+        with log_lines() as lines, interrupts_held():
             params = model_params(lib, settings)
             go_on = type(params.progress_callback)(lambda _done, _data: not interrupted())
             params.progress_callback = go_on

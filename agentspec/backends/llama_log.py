@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import signal
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -84,6 +86,25 @@ def reraise() -> None:
         error = caught.popleft()
         caught.clear()
         raise error
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Keep Ctrl-C for `reraise` while a block runs C code that calls back into Python.
+
+    Raised inside a callback, before its first line, it would be printed and lost. Only the main
+    thread is interrupted, and only where nobody has put a handler of their own.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: _caught().append(KeyboardInterrupt()))
+    try:
+        yield
+        reraise()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
