@@ -13,6 +13,7 @@ pytest.importorskip("gguf")
 
 from agentspec.backends.llama_cpp import LlamaCppBackend, LlamaSettings
 from agentspec.backends.llama_log import interrupts_held, reraise
+from agentspec.backends.llama_params import model_params
 from agentspec.testing.gguf import write_tiny
 
 
@@ -34,17 +35,14 @@ def test_an_interrupt_is_kept_until_c_has_returned() -> None:
 def test_an_interrupt_during_a_load_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agentspec.backends import llama_cpp
-
     path = tmp_path / "tiny.gguf"
     write_tiny(path, "dense")
-    real = llama_cpp.model_params
 
     def interrupted(*arguments: object) -> object:
         signal.raise_signal(signal.SIGINT)
-        return real(*arguments)  # type: ignore[arg-type]
+        return model_params(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(llama_cpp, "model_params", interrupted)
+    monkeypatch.setattr("agentspec.backends.llama_cpp.model_params", interrupted)
     with pytest.raises(KeyboardInterrupt):
         LlamaCppBackend(path, LlamaSettings(n_ctx=64))
     monkeypatch.undo()
