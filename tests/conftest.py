@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Two busy cores make single examples slow at random; pytest-timeout bounds whole tests.
-settings.register_profile("agentspec", deadline=None)
+settings.register_profile("agentspec", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("agentspec")
 
 
@@ -26,6 +27,13 @@ def _no_settings_of_this_machine(
     empty = tmp_path_factory.getbasetemp() / "no-settings.toml"
     empty.touch()
     monkeypatch.setenv("AGENTSPEC_CONFIG", str(empty))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c_is_heard() -> None:
+    # a job that a script put in the background ignores it, and so would every test's child
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
