@@ -30,7 +30,7 @@ demo: setup ## set up everything, then an agent runs plain and accelerated, side
 
 test: setup lint ## set up everything, then the linters, the type checker and all tests
 	@$(VENV)/bin/agentspec models pull $(WEIGHTS)
-	@$(PY) -m pytest -m "not soak and not vllm" $(PYTEST_ARGS)
+	@$(PY) -m pytest -m "not soak and not vllm" --hypothesis-profile fixed $(PYTEST_ARGS)
 
 check: lint ## the linters, the type checker and the fast tests: no model files, no compiler
 	@$(PY) -m pytest -m "$(FAST)" $(PYTEST_ARGS)

@@ -62,9 +62,9 @@ class LiveSequence:
             raise InvalidRequestError("the prompt has no tokens", param="messages")
         if len(prompt) >= self.backend.n_ctx:
             raise ContextOverflowError(len(prompt), self.backend.n_ctx)
-        self.adopt(prompt)
-        reused = self._valid
         try:
+            self.adopt(prompt)
+            reused = self._valid
             self._fill(len(prompt) - 1, cancelled)
         except BaseException:
             self.settle()

@@ -398,3 +398,14 @@ def test_failures_in_turn_after_turn(world: Any, data: st.DataObject) -> None:
         where = data.draw(st.sampled_from(["forward", "rollback restore", "checkpoint"]))
         explode(bench, backend, bomb, where, data.draw(st.booleans()))
     bench.check()
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
+def test_an_interrupt_while_the_next_turn_cuts_the_cache(world: Any, behind: bool) -> None:
+    bench = Bench(world, Rollback.TRIM)
+    bench.turn(PROMPT, leave_after=2)
+    bench.target.where, bench.target.behind = "rollback", behind
+    bench.target.bomb = Bomb(0, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        bench.loop.sequence.start(PROMPT)
+    bench.check()
