@@ -21,10 +21,9 @@ from agentspec.chat.stream import AnswerDelta, AnswerStream
 from agentspec.chat.template import ChatTemplate, encode_chat
 from agentspec.chat.tools.base import CallFormat
 from agentspec.chat.tools.hermes_json import HermesJson
-from agentspec.control.controller import Controller, CostAwareController, FixedController
 from agentspec.control.cost import CostCurve
 from agentspec.control.rows import ANY_ROWS, RowClass
-from agentspec.control.survival import Survival
+from agentspec.drafting import Drafting
 from agentspec.engine.decode import decode
 from agentspec.engine.panel import Panel
 from agentspec.engine.sampling import Sampler, SeededChance
@@ -38,7 +37,6 @@ from agentspec.errors import (
     InvalidRequestError,
 )
 from agentspec.propose.draft_model import DraftModel
-from agentspec.propose.lookup import Lookup
 from agentspec.request import Request, parse_request
 from agentspec.turns import Ticket, Turnstile
 from agentspec.types import Constraint, Proposer, TurnContext, Verdict
@@ -46,8 +44,6 @@ from agentspec.wire import Chunk, Completion, TokenLogprob, TopLogprob
 
 if TYPE_CHECKING:
     pass
-
-_MOST_DRAFTED = 32
 
 
 class Engine:
@@ -84,12 +80,15 @@ class Engine:
         self._template = template
         self._format = call_format or HermesJson()
         self.cost = cost
-        self._survival = Survival()
         self._max_tokens = max_tokens
         self._chunk = chunk
         self._sequence = LiveSequence(target, chunk=chunk)
-        self._lookup = Lookup()
-        self._draft_model = DraftModel(draft, target_vocab=target.vocab_size) if draft else None
+        self._drafting = Drafting(
+            target.tokenizer,
+            cost=cost,
+            draft=DraftModel(draft, target_vocab=target.vocab_size) if draft else None,
+            rows=rows,
+        )
         self._turn = Turnstile()
         self._cancelled = False  # no threading.Event: Ctrl-C inside of one leaves its lock taken
         self._closed = False
@@ -346,7 +345,7 @@ class Engine:
         steps = decode(
             self._sequence,
             panel,
-            self._controller(request.speculation.k),
+            self._drafting.controller(request.speculation.k),
             sampler,
             rule,
             stats,
@@ -381,21 +380,12 @@ class Engine:
             finally:
                 self._sequence.settle()
 
-    def _controller(self, k: int | None) -> Controller:
-        if self.cost is None:
-            return FixedController(8 if k is None else k)
-        most = _MOST_DRAFTED if k is None else k
-        return CostAwareController(self.cost, self._survival, k=most, rows=self.rows)
-
     def _proposers(self, request: Request) -> list[Proposer]:
         wanted = request.speculation
         enabled = self.speculation if wanted.enabled is None else wanted.enabled
         if not enabled or wanted.k == 0:
             return []
-        proposers: list[Proposer] = [self._lookup] if wanted.lookup else []
-        if self._draft_model is not None and wanted.draft_model:
-            proposers.append(self._draft_model)
-        return proposers
+        return self._drafting.proposers(lookup=wanted.lookup, draft_model=wanted.draft_model)
 
     def _turn_context(
         self, request: Request, prompt: Sequence[int], chance: SeededChance

@@ -21,7 +21,7 @@ CONTRACT = BASE | {"backends.base"}
 PARTS = CONTRACT | {"engine", "control", "propose", "context", "syntax"}
 CHAT = PARTS | {"engine.decode", "chat", "wire", "prompts"}
 # The engine as callers see it, and what it is loaded from.
-FRONT = {"api", "aio", "answer", "loading", "machine", "request", "shared", "turns"}
+FRONT = {"api", "aio", "answer", "drafting", "loading", "machine", "request", "shared", "turns"}
 API = CHAT | FRONT | {"models", "backends", "config"}
 EVERYTHING = {""}
 
