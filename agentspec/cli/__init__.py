@@ -18,6 +18,7 @@ _COMMANDS = {
     "bench": "Measure plain against accelerated decoding.",
     "complete": "Answer one request.",
     "models": "List, pull and check model files.",
+    "replay": "Replay recorded sessions on a cost curve.",
     "verify": "Show that speculation left the text as it was.",
 }
 

@@ -1,0 +1,184 @@
+"""`agentspec replay`: what recorded sessions would have cost on a device of a given curve."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agentspec.cli._options import StepBar, give_report, out_option
+
+if TYPE_CHECKING:
+    from agentspec.backends.base import Backend, Tokenizer
+    from agentspec.replay.chatml import Tokens
+    from agentspec.replay.draft_bits import DraftBits
+
+
+@dataclass(frozen=True)
+class _Vocabulary:
+    """Opens the tokenizer of a model file, here or in another process."""
+
+    path: Path
+
+    def __call__(self) -> Tokenizer:
+        from agentspec.backends.llama_vocab import open_vocabulary
+
+        return open_vocabulary(self.path)
+
+    def identity(self) -> str:
+        from agentspec.backends.llama_vocab import file_identity
+
+        return file_identity(self.path)
+
+
+@click.command("replay")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--sample",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="JSON list of [file name, session id] to take; without FILES, files beside it.",
+)
+@click.option("--curve", "curve_names", multiple=True, help="Cost curve, or all; repeatable.")
+@click.option(
+    "--curves",
+    "curves_file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help='Curves: {NAME: {"points": {"1": 1.0, …}}}.',
+)
+@click.option("--model", help="Whose vocabulary: catalog name or GGUF path.")
+@click.option("--draft", help="Draft model: catalog name or GGUF path.")
+@click.option(
+    "--draft-cost",
+    default=0.04,
+    show_default=True,
+    help="Cost of a draft model's pass, in target passes over one row.",
+)
+@click.option("--ablate", multiple=True, help="Also without this part, or with k4, k8, k16; all.")
+@click.option("--cold", "only", flag_value="cold", help="Only with nothing known before.")
+@click.option("--warm", "only", flag_value="warm", help="Only with earlier sessions known.")
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    help="Write a JSON line per pass here.",
+)
+@click.option("--jobs", default=1, show_default=True, help="Processes.")
+@click.option("--no-cache", is_flag=True, help="Neither read nor keep token ids and draft passes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@out_option
+def replay(
+    files: tuple[Path, ...],
+    sample: Path | None,
+    curve_names: tuple[str, ...],
+    curves_file: Path | None,
+    model: str | None,
+    draft: str | None,
+    draft_cost: float,
+    ablate: tuple[str, ...],
+    only: str | None,
+    trace: Path | None,
+    jobs: int,
+    no_cache: bool,
+    as_json: bool,
+    out: Path | None,
+) -> None:
+    """Replay recorded sessions: the engine over a target that says what was recorded.
+
+    FILES are traces or OpenAI-shaped messages (JSONL: one conversation a line; .gz too), or
+    folders of them. Every pass is charged by the curve; plain decoding has speed 1.
+    """
+    from agentspec.replay.curves import choose_curves
+    from agentspec.replay.recording import read_recordings, read_sample, trace_files
+    from agentspec.replay.report import replay_report, replay_text
+    from agentspec.replay.run import FULL, Plan, Result, ablations, variant
+    from agentspec.replay.run import replay as run_replay
+    from agentspec.replay.store import ArrayStore
+
+    if not files and sample is None:
+        raise click.UsageError("give FILES to replay, or --sample")
+    if jobs < 1 or not 0 <= draft_cost < float("inf"):
+        raise click.UsageError("--jobs must be at least 1 and --draft-cost at least 0")
+    if trace is not None and not trace.parent.is_dir():
+        raise click.UsageError(f"there is no folder {str(trace.parent)!r} for --trace")
+    started = time.perf_counter()
+    curves = choose_curves(curve_names, curves_file)
+    names = ablations() if "all" in ablate else ablate
+    variants = (FULL, *dict.fromkeys(variant(name) for name in names))
+    states = (only,) if only else ("cold", "warm")
+    chosen = None if sample is None else read_sample(sample)
+    if sample is not None and chosen is not None and not files:
+        files = tuple(sample.parent / name for name in dict.fromkeys(n for n, _ in chosen))
+    recordings = read_recordings(trace_files(files), chosen)
+    vocabulary = _vocabulary(model)
+    kept = (lambda kind: ArrayStore(None)) if no_cache else ArrayStore.default
+    sessions = _tokenised(recordings, vocabulary, kept("tokens"))
+    bits = _draft_bits(draft, sessions, vocabulary, kept("draft")) if draft else None
+    plan = Plan(curves, variants, states, draft_cost=draft_cost, traced=trace is not None)
+    results: list[Result] = []
+    with ExitStack() as stack:
+        lines = stack.enter_context(trace.open("w", encoding="utf-8")) if trace else None
+        bar = StepBar("replay")
+        for result in run_replay(sessions, vocabulary, plan, bits=bits, jobs=jobs, progress=bar):
+            if lines is not None:
+                lines.writelines(f"{line}\n" for line in result.trace)
+                result.trace.clear()
+            results.append(result)
+    report = replay_report(
+        results, curves=list(curves), variants=[v.name for v in variants], states=states
+    )
+    report["settings"] = {
+        "model": vocabulary.path.name,
+        "draft": draft,
+        "draft_cost": draft_cost if draft else None,
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    give_report(report, replay_text(report), as_json=as_json, out=out)
+
+
+def _vocabulary(model: str | None) -> _Vocabulary:
+    from agentspec.models import catalog
+
+    if model is None:
+        # any size of the family has the same vocabulary
+        on_disk = (catalog.locate(catalog.entry(f"qwen2.5-coder-{n}b")) for n in ("1.5", "0.5"))
+        path = next((p for p in on_disk if p is not None), None)
+        return _Vocabulary(path or catalog.path("qwen2.5-coder-1.5b"))
+    return _Vocabulary(catalog.resolve(model).path)
+
+
+def _tokenised(recordings: Any, vocabulary: _Vocabulary, store: Any) -> list[Tokens]:
+    from agentspec.replay.chatml import ChatEncoder
+    from agentspec.replay.tokenised import tokenise
+
+    return tokenise(recordings, lambda: ChatEncoder(vocabulary()), vocabulary.identity(), store)
+
+
+def _draft_bits(
+    draft: str, sessions: list[Tokens], vocabulary: _Vocabulary, store: Any
+) -> list[DraftBits]:
+    from agentspec.backends.pair import check_pair
+    from agentspec.models import catalog
+    from agentspec.replay.draft_bits import LOGIT_ROWS, draft_bits
+
+    drafter = _Vocabulary(catalog.resolve(draft).path)
+    target = vocabulary()
+    check_pair(target, drafter())
+
+    def load(n_ctx: int) -> Backend:
+        from agentspec.backends.llama_cpp import LlamaCppBackend, LlamaSettings
+
+        return LlamaCppBackend(drafter.path, LlamaSettings(n_ctx=n_ctx, max_logit_rows=LOGIT_ROWS))
+
+    progress: Callable[[int, int], None] = StepBar("draft model")
+    return draft_bits(
+        sessions,
+        load,
+        drafter.identity(),
+        store,
+        vocab_size=target.vocab_size,
+        progress=progress,
+    )

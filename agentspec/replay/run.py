@@ -1,0 +1,261 @@
+"""The production loop over recorded sessions, charged by a cost curve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from agentspec.backends.base import Tokenizer
+from agentspec.control.cost import CostCurve
+from agentspec.drafting import PARTS, Drafting
+from agentspec.engine.decode import decode
+from agentspec.engine.panel import Panel
+from agentspec.engine.sampling import Sampler, SeededChance
+from agentspec.engine.session import LiveSequence
+from agentspec.engine.stats import TurnStats
+from agentspec.engine.stop import StopRule
+from agentspec.errors import BackendError, ConfigError
+from agentspec.replay.chatml import Tokens
+from agentspec.replay.draft_bits import DraftBits, RecordedDraft
+from agentspec.replay.script import ScriptedTarget
+from agentspec.replay.tally import Tally
+from agentspec.replay.trace_file import PassTrace
+from agentspec.types import SamplingParams, TurnContext
+
+EARLIER = "session:earlier"
+"""The source name of what comes from earlier sessions."""
+
+MOST_EARLIER = 1_000_000
+"""Tokens of earlier sessions that a warm replay gives, the newest."""
+
+_MOST_TOKENS = 1 << 20
+_FIXED = {"k4": 4, "k8": 8, "k16": 16}
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The engine, or the engine with something left out or its draft length fixed."""
+
+    name: str = "full"
+    without: frozenset[str] = frozenset()
+    fixed_k: int | None = None
+
+
+FULL = Variant()
+
+
+def variant(name: str) -> Variant:
+    """An ablation by its name. Raises ConfigError naming those that there are."""
+    if name in _FIXED:
+        return Variant(name, fixed_k=_FIXED[name])
+    if name in PARTS:
+        return Variant(f"without {name}", frozenset({name}))
+    raise ConfigError(
+        f"nothing called {name!r} can be left out; there are: {', '.join(ablations())}"
+    )
+
+
+def ablations() -> tuple[str, ...]:
+    """Every name that `variant` knows."""
+    return (*PARTS, *_FIXED)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every session is replayed with; `draft_cost` is per pass of the draft model."""
+
+    curves: Mapping[str, Mapping[int, float]]
+    variants: Sequence[Variant] = (FULL,)
+    states: Sequence[str] = ("cold", "warm")
+    draft_cost: float = 0.04
+    traced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One session under one curve, variant and state."""
+
+    session: str
+    source: str
+    curve: str
+    variant: str
+    state: str
+    tally: Tally
+    trace: list[str] = field(default_factory=list)
+
+
+def replay_session(
+    tokens: Tokens,
+    tokenizer: Tokenizer,
+    points: Mapping[int, float],
+    variant: Variant = FULL,
+    *,
+    earlier: Sequence[Sequence[int]] = (),
+    bits: DraftBits | None = None,
+    draft_cost: float = 0.04,
+    trace: PassTrace | None = None,
+) -> Tally:
+    """Replay every answer of one session with an engine that has seen nothing before.
+
+    `earlier` are the ids of earlier sessions that its proposers may search. Raises BackendError
+    when the engine's text is not the recorded one, which cannot be.
+    """
+    cost = CostCurve.from_points(points)
+    drafter = RecordedDraft(tokens, bits) if bits is not None else None
+    drafting = Drafting(
+        tokenizer,
+        cost=cost,
+        draft=drafter,
+        fixed_k=variant.fixed_k,
+        without=set(variant.without),
+    )
+    target = ScriptedTarget(tokens.ids, tokenizer)
+    sequence = LiveSequence(target)
+    tally = Tally()
+    for number, (start, stop) in enumerate(tokens.turns):
+        target.tell_until(stop)
+        prompt = tokens.ids[:start]
+        if trace is not None:
+            trace.follow(prompt)
+        stats = TurnStats(prompt_tokens=len(prompt))
+        # the length of the answer is nobody's to know: it ends with its last token
+        rule = StopRule(max_tokens=_MOST_TOKENS, eos_ids=tokenizer.eos_ids | {tokens.end})
+        sampling = SamplingParams()
+        chance = SeededChance(sampling.seed)
+        panel = Panel(drafting.proposers(), stats)
+        sampler = Sampler(sampling, chance, prompt=prompt)
+        steps = decode(sequence, panel, drafting.controller(), sampler, rule, stats)
+        answer: list[int] = []
+        try:
+            sequence.start(prompt)
+            panel.begin(_turn_context(tokens, prompt, sampling, chance, earlier))
+            computed = drafter.computed if drafter is not None else 0
+            for verdict in steps:
+                drafts = (drafter.computed if drafter is not None else 0) - computed
+                computed += drafts
+                rows = len(verdict.draft) + 1
+                draft_charge = drafts * draft_cost
+                charge = cost(rows) + draft_charge
+                tally.observe(verdict, charge, draft_charge)
+                if trace is not None:
+                    trace.add(verdict, turn=number, rows=rows, charge=charge, drafts=drafts)
+                answer += verdict.tokens
+        finally:
+            steps.close()
+        if answer != tokens.ids[start:stop]:
+            raise BackendError(f"answer {number} of session {tokens.id} is not the recorded one")
+        tally.turns += 1
+        tally.notes += stats.notes
+    return tally
+
+
+def _turn_context(
+    tokens: Tokens,
+    prompt: Sequence[int],
+    sampling: SamplingParams,
+    chance: SeededChance,
+    earlier: Sequence[Sequence[int]],
+) -> TurnContext:
+    """All that proposers see of a session when an answer begins."""
+    context = [(EARLIER, ids) for ids in earlier]
+    return TurnContext(prompt, sampling, chance, context, tokens.tools)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    tokens: Tokens
+    earlier: tuple[list[int], ...]
+    bits: DraftBits | None
+    plan: Plan
+
+
+def replay(
+    sessions: Sequence[Tokens],
+    tokenizer: Callable[[], Tokenizer],
+    plan: Plan,
+    *,
+    bits: Sequence[DraftBits] | None = None,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[Result]:
+    """Replay sessions, in their order; warm: after those of the same source before them.
+
+    With several `jobs` the processes are started afresh: `tokenizer` is a hashable that can be
+    pickled, and opens the same one in each of them.
+    """
+    tasks = [
+        _Task(
+            tokens,
+            _before(sessions[:i], tokens) if "warm" in plan.states else (),
+            bits[i] if bits is not None else None,
+            plan,
+        )
+        for i, tokens in enumerate(sessions)
+    ]
+    if jobs <= 1:
+        opened = tokenizer()
+        for done, task in enumerate(tasks, 1):
+            yield from _run(task, opened)
+            progress(done, len(tasks))
+        return
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=context) as pool:
+        for done, results in enumerate(pool.map(_in_process, [tokenizer] * len(tasks), tasks), 1):
+            yield from results
+            progress(done, len(tasks))
+
+
+def _before(sessions: Sequence[Tokens], tokens: Tokens) -> tuple[list[int], ...]:
+    """Earlier sessions of the same source, oldest first, the newest that fit."""
+    room, kept = MOST_EARLIER, []
+    for other in reversed(sessions):
+        if other.source != tokens.source:
+            continue
+        room -= len(other.ids)
+        if room < 0:
+            break
+        kept.append(other.ids)
+    return tuple(reversed(kept))
+
+
+@lru_cache(maxsize=1)
+def _opened(tokenizer: Callable[[], Any]) -> Any:
+    return tokenizer()
+
+
+def _in_process(tokenizer: Callable[[], Tokenizer], task: _Task) -> list[Result]:
+    return list(_run(task, _opened(tokenizer)))
+
+
+def _run(task: _Task, tokenizer: Tokenizer) -> Iterator[Result]:
+    tokens, plan = task.tokens, task.plan
+    for curve, points in plan.curves.items():
+        for way in plan.variants:
+            cold: Tally | None = None
+            for state in plan.states:
+                earlier = task.earlier if state == "warm" else ()
+                trace = None
+                if plan.traced:
+                    labels = {"curve": curve, "variant": way.name, "state": state}
+                    trace = PassTrace(tokens.id, tokens.source, **labels)
+                if cold is not None and trace is None and not earlier:
+                    tally = cold  # nothing is earlier: warm is cold
+                else:
+                    tally = replay_session(
+                        tokens,
+                        tokenizer,
+                        points,
+                        way,
+                        earlier=earlier,
+                        bits=task.bits,
+                        draft_cost=plan.draft_cost,
+                        trace=trace,
+                    )
+                cold = tally if state == "cold" else cold
+                lines = trace.lines if trace is not None else []
+                yield Result(tokens.id, tokens.source, curve, way.name, state, tally, lines)
