@@ -5,7 +5,8 @@ Re-implemented from their public sources, or called, for comparison only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from agentspec.backends.peers import Policy, llama_cpp_prompt_lookup, transformers_prompt_lookup
 from agentspec.bench.suffix_decoding import SuffixDecoding
 from agentspec.control.controller import Controller, FixedController
-from agentspec.errors import ConfigError
+from agentspec.errors import ConfigError, MissingExtraError
 from agentspec.propose.lookup import Lookup
 from agentspec.types import EMPTY_DRAFT, Draft, Evidence, Proposer, TurnContext, Verdict
 
@@ -173,37 +174,53 @@ def _whole(proposer: Proposer, k: int) -> tuple[list[Proposer], Controller]:
     return [proposer], FixedController(k, match_factor=0.0)
 
 
-def _longest(k: int) -> Peer:
-    return lambda eos_ids=frozenset(): _whole(Lookup(), k)
+# Functions and partials of them, not closures: a replay sends peers to other processes.
 
 
-def _suffix(factor: float, depth: int = 24) -> Peer:
-    return lambda eos_ids=frozenset(): _whole(SuffixDecoding(factor=factor, depth=depth), depth)
+def _prompt_lookup(eos_ids: Set[int] = frozenset()) -> tuple[list[Proposer], Controller]:
+    return _whole(PromptLookup(eos_ids=eos_ids), 10)
 
 
-def _called(name: str, policy: Callable[[Set[int]], Policy]) -> Peer:
-    return lambda eos_ids=frozenset(): _whole(Called(name, policy(eos_ids)), 10)
+def _ngram_simple(eos_ids: Set[int] = frozenset()) -> tuple[list[Proposer], Controller]:
+    return _whole(NgramSimple(), 48)
+
+
+def _longest(eos_ids: Set[int] = frozenset(), *, k: int) -> tuple[list[Proposer], Controller]:
+    return _whole(Lookup(), k)
+
+
+def _suffix(
+    eos_ids: Set[int] = frozenset(), *, factor: float, depth: int = 24
+) -> tuple[list[Proposer], Controller]:
+    return _whole(SuffixDecoding(factor=factor, depth=depth), depth)
+
+
+def _transformers(eos_ids: Set[int] = frozenset()) -> tuple[list[Proposer], Controller]:
+    return _whole(Called("transformers", transformers_prompt_lookup(eos_ids=eos_ids)), 10)
+
+
+def _llama_cpp_python(eos_ids: Set[int] = frozenset()) -> tuple[list[Proposer], Controller]:
+    return _whole(Called("llama-cpp-python", llama_cpp_prompt_lookup()), 10)
 
 
 PEERS: Mapping[str, Peer] = {
-    "prompt-lookup": lambda eos_ids=frozenset(): _whole(PromptLookup(eos_ids=eos_ids), 10),
-    "ngram-simple": lambda eos_ids=frozenset(): _whole(NgramSimple(), 48),
-    "longest-4": _longest(4),
-    "longest-8": _longest(8),
-    "longest-16": _longest(16),
-    "suffix-0.5": _suffix(0.5),
-    "suffix-1": _suffix(1.0),
-    "suffix-2-deep": _suffix(2.0, 64),
-    "suffix-4-deep": _suffix(4.0, 64),
-    "transformers": _called(
-        "transformers", lambda eos_ids: transformers_prompt_lookup(eos_ids=eos_ids)
-    ),
-    "llama-cpp-python": _called("llama-cpp-python", lambda _: llama_cpp_prompt_lookup()),
+    "prompt-lookup": _prompt_lookup,
+    "ngram-simple": _ngram_simple,
+    "longest-4": partial(_longest, k=4),
+    "longest-8": partial(_longest, k=8),
+    "longest-16": partial(_longest, k=16),
+    "suffix-0.5": partial(_suffix, factor=0.5),
+    "suffix-1": partial(_suffix, factor=1.0),
+    "suffix-2-deep": partial(_suffix, factor=2.0, depth=64),
+    "suffix-4-deep": partial(_suffix, factor=4.0, depth=64),
+    "transformers": _transformers,
+    "llama-cpp-python": _llama_cpp_python,
 }
 """Name of the policy to what makes it.
 
 The last two call the installed library. suffix-1 has vLLM's defaults without the global tree of
-other requests' responses; suffix-2-deep stands for the tree variant, of which the loop could verify one path only.
+other requests' responses. suffix-2-deep stands for the tree variant: the loop verifies one path,
+so it drafts the best path where the tree drafts several.
 """
 
 
@@ -212,3 +229,17 @@ def peer(name: str) -> Peer:
     if name not in PEERS:
         raise ConfigError(f"no peer is called {name!r}; there are {', '.join(PEERS)}")
     return PEERS[name]
+
+
+def installed_peers() -> tuple[dict[str, Peer], list[str]]:
+    """The peers that can run here, and for each that cannot a line that says why."""
+    found: dict[str, Peer] = {}
+    skipped: list[str] = []
+    for name, make in PEERS.items():
+        try:
+            make()
+        except MissingExtraError as missing:
+            skipped.append(f"peer {name} skipped: {missing}")
+        else:
+            found[name] = make
+    return found, skipped

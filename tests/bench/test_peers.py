@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
@@ -15,7 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentspec.backends import peers as called
-from agentspec.bench.peers import PEERS, Called, NgramSimple, PromptLookup, peer
+from agentspec.bench.peers import (
+    PEERS,
+    Called,
+    NgramSimple,
+    PromptLookup,
+    installed_peers,
+    peer,
+)
 from agentspec.bench.suffix_decoding import SuffixDecoding
 from agentspec.errors import ConfigError, MissingExtraError
 from agentspec.testing.loop import Loop
@@ -258,6 +266,16 @@ def test_a_missing_library_is_named(
         peer(name)()
 
 
+def test_peers_that_cannot_run_are_skipped_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("transformers", "torch", "llama_cpp"):
+        for known in [known for known in sys.modules if known.partition(".")[0] == module]:
+            monkeypatch.delitem(sys.modules, known)
+        monkeypatch.setitem(sys.modules, module, None)
+    found, skipped = installed_peers()
+    assert found.keys() == PEERS.keys() - LIBRARIES
+    assert [line.split()[1] for line in skipped] == ["transformers", "llama-cpp-python"]
+
+
 def test_an_unknown_peer_is_answered_with_those_there_are() -> None:
     with pytest.raises(ConfigError) as error:
         peer("medusa")
@@ -299,8 +317,9 @@ LENGTHS = {
 """The longest draft on a text of period 40 whose period has come twice, and a bit."""
 
 
-def test_peers_start_each_session_anew() -> None:
+def test_peers_start_each_session_anew_in_any_process() -> None:
     for name in sorted(PEERS.keys() - LIBRARIES):
+        assert pickle.loads(pickle.dumps(peer(name)))()
         one, other = peer(name)(), peer(name)()
         assert one[0][0] is not other[0][0]
         assert one[1] is not other[1]
