@@ -20,7 +20,7 @@ class SuffixCounts:
         self.length = [0]
         self.count = [0]
         self.best = [-1]
-        """The most frequent next token of each state; of equals the one that led first."""
+        """The most frequent next token of each state; of equals the latest."""
         self.best_count = [0]
         self.last = 0
 
@@ -48,7 +48,7 @@ class SuffixCounts:
         at = old
         while at > 0:
             now = count[following[at][token]]
-            if now > self.best_count[at]:
+            if now >= self.best_count[at]:
                 self.best[at], self.best_count[at] = token, now
             at = link[at]
 
@@ -77,11 +77,12 @@ class SuffixCounts:
 class SuffixDecoding:
     """Of the most frequent continuations of all matching suffixes, the one of the highest score.
 
-    A match of L tokens may draft `factor` * L of them, match and draft together at most `depth`;
-    each next token is the most frequent one, as long as the share of the matches that agree so
-    far is at least `min_prob`; the sum of these shares is the score, the longer match wins among
-    equals. The current end of the text counts as a match without a continuation, as it does in
-    the published tree. One path, not a tree; no responses of other requests.
+    A match of L tokens may draft `factor` * L of them, match and draft together at most `depth`.
+    Each next token is the most frequent one, the latest of equals, as long as the share of the
+    matches that agree so far is at least `min_prob`. The sum of these shares is the score; the
+    longer match wins among equals. The current end of the text counts as a match without a
+    continuation, as it does in the published tree. One path, not a tree; no responses of other
+    requests.
     Oliaro et al. 2024 (arXiv 2411.04975); the rules are those of Arctic Inference's suffix tree.
     """
 

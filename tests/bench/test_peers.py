@@ -137,7 +137,7 @@ def naive_suffix(
             for end in places(prefix + run):
                 if end < len(text):
                     seen[text[end]] += 1
-                    if seen[text[end]] > seen[lead]:
+                    if seen[text[end]] >= seen[lead]:
                         lead = text[end]
             if lead < 0 or seen[lead] / matches < min_prob:
                 break
@@ -181,11 +181,18 @@ def test_the_end_of_the_text_is_a_match_without_continuation() -> None:
     assert drafted(SuffixDecoding(min_prob=0.51), text, 20) == []
 
 
-def test_suffix_decoding_follows_the_most_frequent_continuation() -> None:
-    text = [8, 1, 5, 8, 1, 6, 9, 1, 6, 9, 1, 6, 8, 1]
-    assert drafted(SuffixDecoding(factor=0.5), text, 20) == [5]
-    text = [8, 1, 6, 8, 1, 6, 7, 8, 1, 5, 8, 1]
-    assert drafted(SuffixDecoding(factor=0.5), text, 20) == [6]
+@pytest.mark.parametrize(
+    ("text", "token"),
+    [
+        ([8, 1, 6, 9, 1, 5, 9, 1, 5, 8, 1], 6),  # after 8, 1 and not after any 1
+        ([8, 1, 6, 8, 1, 6, 7, 8, 1, 5, 8, 1], 6),  # twice, though 5 was later
+        ([8, 1, 5, 8, 1, 6, 8, 1], 6),  # the latest of equals
+    ],
+)
+def test_suffix_decoding_follows_the_most_frequent_continuation(
+    text: list[int], token: int
+) -> None:
+    assert drafted(SuffixDecoding(factor=0.5), text, 20) == [token]
 
 
 @pytest.mark.parametrize(
