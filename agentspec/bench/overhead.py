@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,8 @@ from agentspec.engine.session import LiveSequence
 from agentspec.engine.stats import TurnStats
 from agentspec.engine.stop import StopRule
 from agentspec.propose.lookup import Lookup
+from agentspec.syntax.lexical import TokenClasses
+from agentspec.syntax.position import SyntaxTracker
 from agentspec.testing.scripted import ScriptedBackend, ScriptedOutput
 from agentspec.types import EMPTY_DRAFT, Proposer, SamplingParams, TurnContext, Verdict
 
@@ -103,7 +106,7 @@ class _Backend(ScriptedBackend):
 def measure(seconds: float = 0.5) -> list[Line]:
     """Every line of the report; about `seconds` per quantity, and 500 MB of memory."""
     gc.collect()
-    return [*_steps(seconds), *_sampling(seconds), *_lookup(seconds)]
+    return [*_steps(seconds), *_sampling(seconds), *_lookup(seconds), *_syntax(seconds)]
 
 
 def _agent_text(n: int, seed: int = 0) -> list[int]:
@@ -219,6 +222,65 @@ def _lookup(seconds: float) -> Iterator[Line]:
     yield Line("lookup: propose, median", statistics.median(proposals) * 1e6, "us", 50.0)
     late = statistics.quantiles(proposals, n=100)[98]
     yield Line("lookup: propose, 99th percentile", late * 1e6, "us")
+
+
+def _source(lines: int) -> list[bytes]:
+    """A long Python file inside a tool call, in pieces of about a token each."""
+    body = (
+        r"class Store{n}(Base):\n    def load(self, path: str, limit: int = {n}) -> list[str]:\n"
+        r"        if not path or path in self._seen:\n"
+        r"            raise ValueError(\"no such file\")  # the caller asks again\n"
+        r"        rows = [row.strip() for row in self._read(path)[:limit] if row]\n"
+        r"        rows.sort(key=lambda row: (len(row), row))\n"
+        r"        return self._keep(rows)\n"
+    )
+    text = '<tool_call>\n{"name": "write", "arguments": {"path": "store.py", "content": "'
+    text += "".join(body.replace("{n}", str(i)) for i in range(lines // 7))
+    return [p.encode() for p in re.findall(r" ?\w{1,6}|\s+|\\.|[^\w\s\\]{1,2}", text)]
+
+
+def syntax_position_microseconds(lines: int = 20_000, timed: int = 4000) -> tuple[float, float]:
+    """Median and 99th percentile of following one token, at the end of a file of so many lines."""
+    pieces = _source(lines)
+    tracker = SyntaxTracker(pieces.__getitem__)
+    tracker.begin()
+    start = max(0, len(pieces) - timed)
+    for i in range(start):
+        tracker.advance(i)
+    times: list[float] = []
+    for i in range(start, len(pieces)):
+        begun = time.perf_counter()
+        tracker.advance(i)
+        _ = tracker.position
+        times.append((time.perf_counter() - begun) * 1e6)
+    return statistics.median(times), statistics.quantiles(times, n=100)[98]
+
+
+def token_class_microseconds(drafts: int = 2000, length: int = 16) -> float:
+    """Mean time of the class of one drafted token, with the automaton's first steps included."""
+    text = _source(1000)
+    ids = {piece: i for i, piece in enumerate(dict.fromkeys(text))}
+    tokens = [ids[piece] for piece in text]
+    pieces = list(ids)
+    tracker, classes = SyntaxTracker(pieces.__getitem__), TokenClasses(pieces.__getitem__)
+    tracker.begin()
+    spent, n = 0.0, 0
+    for i in range(min(drafts, len(tokens) - length)):
+        tracker.advance(tokens[i])
+        at, draft = tracker.position, tokens[i + 1 : i + 1 + length]
+        begun = time.perf_counter()
+        classes.of(at, draft)
+        spent += time.perf_counter() - begun
+        n += length
+    return spent / n * 1e6
+
+
+def _syntax(seconds: float) -> Iterator[Line]:
+    lines = 20_000 if seconds >= 0.1 else 300
+    middle, late = syntax_position_microseconds(lines)
+    yield Line(f"syntax: position, line {lines:,}, median", middle, "us", 200.0)
+    yield Line("syntax: position, 99th percentile", late, "us")
+    yield Line("syntax: class of a drafted token, mean", token_class_microseconds(), "us", 1.0)
 
 
 def _median(call: Callable[[int], object], seconds: float) -> float:

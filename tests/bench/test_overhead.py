@@ -50,4 +50,4 @@ def test_the_measured_loop_speculates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(line.measured > 0 for line in lines)
     assert [s.drafted > 0 for s in seen] == [False, True, True]
     assert all(s.accepted > 0 for s in seen[1:])
-    assert sum(line.budget is not None for line in lines) == 11
+    assert sum(line.budget is not None for line in lines) == 13

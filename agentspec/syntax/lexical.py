@@ -1,0 +1,281 @@
+"""Classes of drafted tokens: cheap, by the bytes of the token and the place it is drafted for.
+
+A small automaton goes on from the committed position over the drafted tokens. One step of it is a
+function of (state, token) and is remembered, so a class costs a dictionary look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from agentspec.syntax.classes import NodeClass, SyntaxPosition
+from agentspec.syntax.languages import LANGUAGES, UNKNOWN
+
+NAMES = (
+    "identifier", "part", "literal", "string", "comment", "keyword", "operator", "open", "close",
+    "newline", "indent", "word", "json-key", "json-punctuation", "marker", "special",
+)  # fmt: skip
+"""Every class. `part` goes on with a word that an earlier token began; `open` and `close` are
+brackets and quotes; `marker` is a diff's sign, a fence, a section's or a tag's mark; `special` has
+no text."""
+
+_LINES = frozenset(
+    (NodeClass.LINE_START, NodeClass.STATEMENT, NodeClass.BLOCK, NodeClass.PROSE_LINE)
+)
+_WORDS = frozenset(
+    (NodeClass.IDENTIFIER, NodeClass.DEFINITION, NodeClass.ATTRIBUTE, NodeClass.TYPE,
+     NodeClass.PARAMETER, NodeClass.KEYWORD, NodeClass.LITERAL, NodeClass.PROSE_WORD)
+)  # fmt: skip
+_ESCAPES = {0x6E: 0x0A, 0x74: 0x09, 0x72: 0x0D}
+_REMEMBERED = 1 << 18
+
+
+class _State(NamedTuple):
+    mode: str
+    """prose, code, diff or json."""
+    language: str
+    quote: bytes
+    """What ends the string or comment we are in; b"" outside."""
+    comment: bool
+    line: bool
+    """Only white space since the newline."""
+    marker: bool
+    """A diff's sign comes next."""
+    word: bool
+    escaped: bool
+    """The text is the value of a JSON string: an unescaped quote ends it."""
+    slash: bool
+    """Behind a backslash of that JSON string."""
+    skip: bool
+    """Behind a backslash of a string in the code."""
+    key: bool
+    """In JSON: the next or present string is a key."""
+    last: int
+
+
+class TokenClasses:
+    """The class of each drafted token, from the committed position on.
+
+    `piece(token)` gives a token's bytes. A class depends on the committed position, the drafted
+    tokens before and the token itself, never on what is drafted behind it.
+    """
+
+    def __init__(self, piece: Callable[[int], bytes]) -> None:
+        self._piece = piece
+        self._starts: dict[SyntaxPosition, int] = {}
+        self._numbers: dict[_State, int] = {}
+        self._states: list[_State] = []
+        self._steps: list[dict[int, tuple[str, int]]] = []
+        self._remembered = 0
+
+    def of(self, position: SyntaxPosition, tokens: Sequence[int]) -> tuple[str, ...]:
+        """One name of `NAMES` per token."""
+        state = self._starts.get(position)
+        if state is None:
+            state = self._start(position)
+        steps = self._steps
+        classes: list[str] = []
+        for token in tokens:
+            step = steps[state].get(token)
+            if step is None:
+                step = self._step(state, token)
+            classes.append(step[0])
+            state = step[1]
+        return tuple(classes)
+
+    def _start(self, position: SyntaxPosition) -> int:
+        if len(self._starts) >= 4096:
+            self._starts.clear()
+        number = self._starts[position] = self._number(_state_of(position))
+        return number
+
+    def _number(self, state: _State) -> int:
+        number = self._numbers.get(state)
+        if number is None:
+            number = self._numbers[state] = len(self._states)
+            self._states.append(state)
+            self._steps.append({})
+        return number
+
+    def _step(self, number: int, token: int) -> tuple[str, int]:
+        if self._remembered >= _REMEMBERED:
+            for steps in self._steps:
+                steps.clear()
+            self._remembered = 0
+        name, state = classify(self._states[number], self._piece(token))
+        step = self._steps[number][token] = (name, self._number(state))
+        self._remembered += 1
+        return step
+
+
+def _state_of(position: SyntaxPosition) -> _State:
+    kind, open_, region = position.kind, position.open, position.region
+    inner = "call_string" in open_
+    json = position.language == "json" and region in ("json", "code", "heredoc", "call_string")
+    mode = "json" if json else "diff" if region == "diff" else (
+        "prose" if kind.startswith("prose") or kind is NodeClass.MARKUP or region == "prose"
+        else "code"
+    )  # fmt: skip
+    quote = position.quote.encode("latin-1", "replace")
+    line = kind in _LINES or kind in (NodeClass.INDENTATION, NodeClass.DIFF_MARKER)
+    return _State(
+        mode, position.language, quote, "comment" in open_[-2:], line and not quote,
+        mode == "diff" and kind in _LINES, kind in _WORDS and not quote, inner,
+        open_[-1:] == ("escape",), False,
+        json and (kind is NodeClass.JSON_KEY) if quote else _key_next(position), 0,
+    )  # fmt: skip
+
+
+def _key_next(position: SyntaxPosition) -> bool:
+    return position.kind is NodeClass.JSON_PUNCTUATION and position.open[-1:] == ("{",)
+
+
+def _is_word(byte: int, extra: bytes) -> bool:
+    return byte >= 0x80 or byte == 0x5F or chr(byte).isalnum() or byte in extra
+
+
+def classify(state: _State, piece: bytes) -> tuple[str, _State]:
+    """The class of a token with these bytes in this state, and the state behind it."""
+    if not piece:
+        return "special", state
+    name = ""
+    blank = ""
+    word = bytearray()
+    begun = False
+    for byte in piece:
+        was = state
+        state, byte = _unescape(state, byte)
+        if byte < 0:
+            continue
+        found, state = _byte(state, byte)
+        if found in ("newline", "indent"):
+            blank = blank if blank == "newline" else found
+            begun = True
+        elif not name:
+            name = found
+            begun = begun and found != "part"
+            if found in ("identifier", "word"):
+                word.append(byte)
+        elif word and state.word and was.word:
+            word.append(byte)
+    if not name:
+        # a lone backslash of an escape opens whatever comes
+        return blank or ("string" if state.escaped else "operator"), state
+    if name == "identifier":
+        rules = LANGUAGES.get(state.language, UNKNOWN)
+        run = bytes(word)
+        if run in rules.keywords:
+            name = "keyword"
+        elif run in rules.literals or run[:1].isdigit():
+            name = "literal"
+    return name, state
+
+
+def _unescape(state: _State, byte: int) -> tuple[_State, int]:
+    """The byte that the text inside a JSON string gets; -1 for none."""
+    if not state.escaped:
+        return state, byte
+    if state.slash:
+        return state._replace(slash=False), _ESCAPES.get(byte, byte)
+    if byte == 0x5C:
+        return state._replace(slash=True), -1
+    if byte == 0x22:
+        # the string of the call ends here
+        return _State(
+            "json", "json", b"", False, False, False, False, False, False, False, False, 0
+        ), 0x22  # fmt: skip
+    return state, byte
+
+
+def _byte(state: _State, byte: int) -> tuple[str, _State]:
+    if state.mode == "json":
+        return _json(state, byte)
+    if byte == 0x0A:
+        keeps = state.quote and (len(state.quote) > 1 or state.quote == b"`")
+        quote = state.quote if keeps else b""
+        return "newline", state._replace(
+            quote=quote, comment=state.comment and bool(quote), line=not quote,
+            marker=state.mode == "diff", word=False, skip=False, last=0,
+        )  # fmt: skip
+    if state.marker:
+        sign = byte in b"+- @*\\"
+        return "marker", state._replace(marker=False, line=sign, word=False, last=0)
+    if state.quote and state.mode != "prose":
+        return _quoted(state, byte)
+    if byte in b" \t\r":
+        return "indent", state._replace(word=False, last=0x20)
+    rules = LANGUAGES.get(state.language, UNKNOWN)
+    prose = state.mode == "prose"
+    if _is_word(byte, b"'" if prose and state.word else rules.word):
+        name = "part" if state.word else ("word" if prose else "identifier")
+        return name, state._replace(word=True, line=False, last=byte)
+    after = state._replace(word=False, line=False, last=byte)
+    if state.line and byte in (b"`#>-*~" if prose else b"`~"):
+        return "marker", after
+    if byte == 0x60 and state.last == 0x60 and not rules.quotes.count(byte):
+        return "marker", after._replace(mode="prose", language="")
+    if prose:
+        name = "open" if byte in b"([{" else "close" if byte in b")]}" else "operator"
+        return name, after
+    return _sign(state, after, byte)
+
+
+def _sign(state: _State, after: _State, byte: int) -> tuple[str, _State]:
+    rules = LANGUAGES.get(state.language, UNKNOWN)
+    pair = bytes((state.last, byte)) if state.last else bytes((byte,))
+    for opener in rules.line_comments:
+        if opener in (pair, bytes((byte,))):
+            return "comment", after._replace(quote=b"\n", comment=True, last=0)
+    for opener, closer in rules.block_comments:
+        if opener[:2] == pair:
+            return "comment", after._replace(quote=closer, comment=True, last=0)
+    if byte in rules.quotes:
+        return "open", after._replace(quote=bytes((byte,)), last=0)
+    if byte in b"([{":
+        return "open", after
+    if byte in b")]}":
+        return "close", after
+    return "operator", after
+
+
+def _quoted(state: _State, byte: int) -> tuple[str, _State]:
+    name = "comment" if state.comment else "string"
+    if state.skip:
+        return name, state._replace(skip=False, last=byte)
+    rules = LANGUAGES.get(state.language, UNKNOWN)
+    if byte == 0x5C and not state.comment and state.quote[-1] not in rules.raw:
+        return name, state._replace(skip=True)
+    quote = state.quote
+    if byte != quote[-1] or (len(quote) > 1 and state.last != quote[-2]):
+        triple = rules.triple and len(quote) == 1 and state.last == 1
+        return name, state._replace(last=1 if triple else byte)
+    if state.comment:
+        return name, state._replace(quote=b"", comment=False, last=0)
+    return "close", state._replace(quote=b"", word=False, last=0)
+
+
+def _json(state: _State, byte: int) -> tuple[str, _State]:
+    if state.quote:
+        inside = "json-key" if state.key else "string"
+        if state.skip:
+            return inside, state._replace(skip=False)
+        if byte == 0x5C:
+            return inside, state._replace(skip=True)
+        if byte == 0x22:
+            return "json-punctuation", state._replace(quote=b"", key=False, word=False)
+        return inside, state
+    if byte == 0x0A:
+        return "newline", state._replace(word=False)
+    if byte in b" \t\r":
+        return "indent", state._replace(word=False)
+    if byte == 0x22:
+        return "json-punctuation", state._replace(quote=b'"', skip=False, word=False)
+    if byte in b"{},:[]":
+        return "json-punctuation", state._replace(
+            key=byte == 0x7B or (byte == 0x2C and state.last != 0x5B), word=False,
+            last=0x5B if byte == 0x5B else 0 if byte in b"]{" else state.last,
+        )  # fmt: skip
+    if byte == 0x3C or state.last == 0x3C:
+        return "marker", state._replace(last=0x3C)
+    return "part" if state.word else "literal", state._replace(word=True)
