@@ -197,7 +197,8 @@ class _Walk:
         name = entry.name.lower()
         if name in _SKIPPED_FOLDERS or secret(name):
             return
-        if not folder and (status.st_size > self._max_file or name.rpartition(".")[2] in _BINARY):
+        _, dot, ending = name.rpartition(".")
+        if not folder and (status.st_size > self._max_file or (dot and ending in _BINARY)):
             return
         path = [*parts, os.fsencode(entry.name)]
         if rules.ignored(path, folder):

@@ -149,8 +149,9 @@ def test_what_is_no_text_or_holds_a_private_key_is_not_read(root: Path) -> None:
     put(root, "pgp.txt", "-----BEGIN PGP PRIVATE KEY BLOCK-----\n")
     put(root, "public.txt", "-----BEGIN PUBLIC KEY-----\n")
     put(root, "picture.png", "text after all")
+    put(root, "png", "text")
     put(root, "empty", "")
-    assert readable(root) == {"public.txt", "empty"}
+    assert readable(root) == {"public.txt", "empty", "png"}
 
 
 def test_limits_on_a_file_on_all_and_on_entries(
