@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agentspec.backends.base import Output, Rows
+from agentspec.bench.stored import measure_store
 from agentspec.context.index import TokenIndex
 from agentspec.control.controller import FixedController
 from agentspec.engine.decode import decode
@@ -281,6 +282,13 @@ def _syntax(seconds: float) -> Iterator[Line]:
     yield Line(f"syntax: position, line {lines:,}, median", middle, "us", 200.0)
     yield Line("syntax: position, 99th percentile", late, "us")
     yield Line("syntax: class of a drafted token, mean", token_class_microseconds(), "us", 1.0)
+
+
+def _store() -> Iterator[Line]:
+    stored = measure_store(np.asarray(_agent_text(INDEXED), dtype=np.int32), VOCAB)
+    yield Line("index on disk: load and sort", stored.load, "s", 0.5)
+    yield Line("index on disk: memory", stored.memory, "bytes/token", 32.0)
+    yield Line("index on disk: 1,000 unchanged files", stored.refresh * 1e3, "ms")
 
 
 def _median(call: Callable[[int], object], seconds: float) -> float:
