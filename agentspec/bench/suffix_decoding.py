@@ -109,11 +109,11 @@ class SuffixDecoding:
         while state > 0:
             shortest = counts.length[counts.link[state]] + 1
             longest = min(counts.length[state], self._depth - 1)
-            if shortest <= longest:
-                match, most = self._allowance(shortest, longest, max_tokens)
-                run, score = self._path(state, most)
-                if score > best_score:
-                    best, best_score, best_match = run, score, match
+            allowed = [self._allowed(n, max_tokens) for n in range(longest, shortest - 1, -1)]
+            run, score = self._path(state, max(allowed, default=0))
+            if score > best_score:
+                best, best_score = run, score
+                best_match = longest - next(i for i, n in enumerate(allowed) if n >= len(run))
             state = counts.link[state]
         if not best:
             return EMPTY_DRAFT
@@ -125,14 +125,9 @@ class SuffixDecoding:
     def end(self) -> None:
         return None
 
-    def _allowance(self, shortest: int, longest: int, room: int) -> tuple[int, int]:
-        """The match length, of those that one state stands for, that may draft most; how much."""
-        match, most = longest, -1
-        for length in range(longest, shortest - 1, -1):
-            allowed = min(int(length * self._factor + 1e-6), self._depth - length, room)
-            if allowed > most:
-                match, most = length, allowed
-        return match, most
+    def _allowed(self, match: int, room: int) -> int:
+        """How many tokens a match of this length may draft."""
+        return min(int(match * self._factor + 1e-6), self._depth - match, room)
 
     def _path(self, state: int, most: int) -> tuple[list[int], float]:
         """The most frequent continuation of a state, at most `most` tokens, and its score."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agentspec.backends.base import Backend, Tokenizer
     from agentspec.replay.chatml import Tokens
     from agentspec.replay.draft_bits import DraftBits
+    from agentspec.replay.run import Variant
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class _Vocabulary:
     help="Cost of a draft model's pass, in target passes over one row.",
 )
 @click.option("--ablate", multiple=True, help="Also without this part, or with k4, k8, k16; all.")
+@click.option("--peers", is_flag=True, help="Also with other engines' ways to draft.")
 @click.option("--cold", "only", flag_value="cold", help="Only with nothing known before.")
 @click.option("--warm", "only", flag_value="warm", help="Only with earlier sessions known.")
 @click.option(
@@ -79,6 +81,7 @@ def replay(
     draft: str | None,
     draft_cost: float,
     ablate: tuple[str, ...],
+    peers: bool,
     only: str | None,
     trace: Path | None,
     jobs: int,
@@ -108,6 +111,8 @@ def replay(
     curves = choose_curves(curve_names, curves_file)
     names = ablations() if "all" in ablate else ablate
     variants = (FULL, *dict.fromkeys(variant(name) for name in names))
+    others, skipped = _peers() if peers else ((), [])
+    variants += others
     states = (only,) if only else ("cold", "warm")
     chosen = None if sample is None else read_sample(sample)
     if sample is not None and chosen is not None and not files:
@@ -135,8 +140,19 @@ def replay(
         "draft": draft,
         "draft_cost": draft_cost if draft else None,
         "seconds": round(time.perf_counter() - started, 1),
+        "skipped": skipped,
     }
-    give_report(report, replay_text(report), as_json=as_json, out=out)
+    text = "\n".join([replay_text(report), *skipped])
+    give_report(report, text, as_json=as_json, out=out)
+
+
+def _peers() -> tuple[tuple[Variant, ...], list[str]]:
+    """The peers that can run here as variants, and a line for each that cannot."""
+    from agentspec.bench.peers import installed_peers
+    from agentspec.replay.run import Variant
+
+    found, skipped = installed_peers()
+    return tuple(Variant(f"peer {name}", peer=make) for name, make in found.items()), skipped
 
 
 def _vocabulary(model: str | None) -> _Vocabulary:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from agentspec.backends.base import Tokenizer
+from agentspec.control.controller import Controller
 from agentspec.control.cost import CostCurve
 from agentspec.drafting import PARTS, Drafting
 from agentspec.engine.decode import decode
@@ -22,7 +23,7 @@ from agentspec.replay.draft_bits import DraftBits, RecordedDraft
 from agentspec.replay.script import ScriptedTarget
 from agentspec.replay.tally import Tally
 from agentspec.replay.trace_file import PassTrace
-from agentspec.types import SamplingParams, TurnContext
+from agentspec.types import Proposer, SamplingParams, TurnContext
 
 EARLIER = "session:earlier"
 """The source name of what comes from earlier sessions."""
@@ -36,11 +37,16 @@ _FIXED = {"k4": 4, "k8": 8, "k16": 16}
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The engine, or the engine with something left out or its draft length fixed."""
+    """The engine, the engine with something left out or its draft length fixed, or a peer.
+
+    `peer` makes another engine's proposers and controller from the ids that end an answer; it
+    is given nothing of earlier sessions.
+    """
 
     name: str = "full"
     without: frozenset[str] = frozenset()
     fixed_k: int | None = None
+    peer: Callable[[Set[int]], tuple[list[Proposer], Controller]] | None = None
 
 
 FULL = Variant()
@@ -103,7 +109,9 @@ def replay_session(
     when the engine's text is not the recorded one, which cannot be.
     """
     cost = CostCurve.from_points(points)
-    drafter = RecordedDraft(tokens, bits) if bits is not None else None
+    eos_ids = tokenizer.eos_ids | {tokens.end}
+    peer = variant.peer(eos_ids) if variant.peer is not None else None
+    drafter = RecordedDraft(tokens, bits) if bits is not None and peer is None else None
     drafting = Drafting(
         tokenizer,
         cost=cost,
@@ -121,12 +129,13 @@ def replay_session(
             trace.follow(prompt)
         stats = TurnStats(prompt_tokens=len(prompt))
         # the length of the answer is nobody's to know: it ends with its last token
-        rule = StopRule(max_tokens=_MOST_TOKENS, eos_ids=tokenizer.eos_ids | {tokens.end})
+        rule = StopRule(max_tokens=_MOST_TOKENS, eos_ids=eos_ids)
         sampling = SamplingParams()
         chance = SeededChance(sampling.seed)
-        panel = Panel(drafting.proposers(), stats)
+        proposers, controller = peer or (drafting.proposers(), drafting.controller())
+        panel = Panel(proposers, stats)
         sampler = Sampler(sampling, chance, prompt=prompt)
-        steps = decode(sequence, panel, drafting.controller(), sampler, rule, stats)
+        steps = decode(sequence, panel, controller, sampler, rule, stats)
         answer: list[int] = []
         try:
             sequence.start(prompt)
@@ -238,7 +247,7 @@ def _run(task: _Task, tokenizer: Tokenizer) -> Iterator[Result]:
         for way in plan.variants:
             cold: Tally | None = None
             for state in plan.states:
-                earlier = task.earlier if state == "warm" else ()
+                earlier = task.earlier if state == "warm" and way.peer is None else ()
                 trace = None
                 if plan.traced:
                     labels = {"curve": curve, "variant": way.name, "state": state}

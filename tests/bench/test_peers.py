@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,9 +28,13 @@ from agentspec.bench.peers import (
     peer,
 )
 from agentspec.bench.suffix_decoding import SuffixDecoding
+from agentspec.cli import replay as command
 from agentspec.errors import ConfigError, MissingExtraError
+from agentspec.replay.chatml import Tokens
+from agentspec.replay.run import Plan, Variant, replay, replay_session
+from agentspec.replay.trace_file import PassTrace
 from agentspec.testing.loop import Loop
-from agentspec.testing.scripted import ScriptedBackend
+from agentspec.testing.scripted import ScriptedBackend, ScriptedTokenizer
 from agentspec.types import EMPTY_DRAFT, Proposer, SamplingParams, TurnContext, Verdict
 
 LIBRARIES = {"transformers", "llama-cpp-python"}
@@ -164,7 +171,7 @@ def test_suffix_decoding_counts_every_match(
     run, match = naive_suffix(text, factor, depth, min_prob, room)
     assert drafted(proposer, text, room, prompt=split) == run
     if run:
-        assert proposer.propose(room).evidence.match_length >= match
+        assert proposer.propose(room).evidence.match_length == match
 
 
 def test_suffix_decoding_drafts_in_proportion_to_the_match() -> None:
@@ -332,3 +339,56 @@ def test_peers_start_each_session_anew_in_any_process() -> None:
         assert one[1] is not other[1]
         drafted(one[0][0], CYCLE * 3, 4)
         assert drafted(other[0][0], CYCLE[:5], 4, prompt=5) == []
+
+
+def cycle_session() -> Tokens:
+    """Two answers of a text that repeats itself; 31 ends an answer."""
+    ids = [*CYCLE, 31, *CYCLE, 31, *CYCLE, 31]
+    return Tokens("a", "cycles", ids, [(41, 82), (82, 123)], end=31)
+
+
+def test_a_replay_runs_a_peer_and_gives_it_no_earlier_session() -> None:
+    tokens, tokenizer = cycle_session(), ScriptedTokenizer(32)
+    plan = Plan({"flat": {1: 1.0, 64: 1.0}}, [Variant("peer", peer=peer("longest-8"))])
+    cold, warm = replay([tokens], lambda: tokenizer, plan)
+    assert cold.tally.proposers.keys() == {"lookup"}
+    assert cold.tally.tokens == 82
+    assert cold.tally.passes < 20
+    *_, after_itself = replay([tokens, tokens], lambda: tokenizer, plan)
+    assert (after_itself.state, after_itself.tally) == ("warm", warm.tally)
+
+
+def test_no_peer_that_knows_the_ends_of_answers_drafts_one() -> None:
+    def drafts_of_the_end(name: str) -> int:
+        tokens, way = cycle_session(), Variant(peer=peer(name))
+        trace = PassTrace("a", "cycles")
+        replay_session(tokens, ScriptedTokenizer(32), {1: 1.0}, way, trace=trace)
+        return sum(31 in json.loads(line)["drafted"] for line in trace.lines)
+
+    assert drafts_of_the_end("prompt-lookup") == 0
+    assert drafts_of_the_end("longest-16") > 0
+
+
+def test_the_command_replays_peers_beside_the_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Vocabulary:
+        path = Path("model.gguf")
+
+        def __call__(self) -> ScriptedTokenizer:
+            return ScriptedTokenizer(32)
+
+    for module in ("transformers", "torch"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(command, "_vocabulary", lambda model: Vocabulary())
+    monkeypatch.setattr(command, "_tokenised", lambda *rest: [cycle_session()])
+    file = tmp_path / "session.json"
+    file.write_text('{"messages": [{"role": "user", "content": "hi"}]}', "utf-8")
+    options = [str(file), "--cold", "--peers", "--no-cache", "--json", "--curve", "flat"]
+    result = CliRunner().invoke(command.replay, options)
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    names = set(report["variants"])
+    assert {"full", "peer prompt-lookup", "peer suffix-1", "peer longest-16"} <= names
+    assert "peer transformers" not in names
+    assert report["settings"]["skipped"][0].startswith("peer transformers skipped")
