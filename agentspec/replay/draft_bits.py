@@ -108,7 +108,8 @@ class RecordedDraft:
     Exact up to and with its first wrong token. What it would have gone on with from there was
     never computed; none of it can be accepted, but it is drafted and charged: the wrong token is
     repeated, each with the confidence of some earlier token of the session, until one is below
-    `p_min`. `computed` counts the draft model's passes; the one that stops a draft is one, too.
+    `p_min`. `computed` counts the draft model's passes: the one that stops a draft is one, too,
+    and so is one that first reads what was committed since, however much that is.
     """
 
     name = "draft_model"

@@ -1,0 +1,150 @@
+"""A replayed draft model proposes what the live one does, up to its first wrong token."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentspec.engine.sampling import SeededChance
+from agentspec.propose.draft_model import DraftModel
+from agentspec.replay.chatml import Tokens
+from agentspec.replay.draft_bits import DraftBits, RecordedDraft, draft_bits, teacher_forced
+from agentspec.replay.run import Variant, replay_session
+from agentspec.replay.store import ArrayStore
+from agentspec.replay.trace_file import PassTrace
+from agentspec.testing.scripted import ScriptedBackend
+from agentspec.types import EMPTY_DRAFT, SamplingParams, TurnContext, Verdict
+
+FLAT = {1: 1.0, 64: 1.5}
+
+
+def forgetful(chat: Any, tokens: Tokens) -> Any:
+    """A law that is wrong about every seventh token of the text, and not always sure."""
+    noise = chat.hashed()
+
+    def law(cached: Any) -> Any:
+        logits = noise(cached).copy()
+        n = len(cached)
+        if n < len(tokens.ids):
+            wrong = n % 7 == 0
+            logits[(tokens.ids[n] + wrong) % chat.vocab] = 6.0 + n % 5
+        return logits
+
+    return law
+
+
+def backend(chat: Any, tokens: Tokens) -> ScriptedBackend:
+    made = chat.backend(forgetful(chat, tokens), max_rows=16)
+    assert isinstance(made, ScriptedBackend)
+    return made
+
+
+def test_bits_are_those_of_passes_over_the_text(chat: Any, sessions: list[Tokens]) -> None:
+    tokens = sessions[0]
+    bits = teacher_forced(backend(chat, tokens), tokens, vocab_size=chat.vocab)
+    inside = {i for start, stop in tokens.turns for i in range(start, stop)}
+    law = forgetful(chat, tokens)
+    for i in range(len(tokens.ids)):
+        if i in inside:
+            logits = law(tokens.ids[:i])
+            assert bits.best[i] == int(logits.argmax())
+            assert 0.0 < bits.sure[i] <= 1.0
+        else:
+            assert bits.best[i] == -1
+
+
+def test_it_drafts_what_the_live_draft_model_drafts(chat: Any, sessions: list[Tokens]) -> None:
+    tokens = sessions[0]
+    bits = teacher_forced(backend(chat, tokens), tokens, vocab_size=chat.vocab)
+    live = DraftModel(backend(chat, tokens), target_vocab=chat.vocab)
+    start, stop = tokens.turns[1]
+    params = SamplingParams()
+    turn = TurnContext(tokens.ids[:start], params, SeededChance(None))
+    whole = wrong = 0
+    recorded = RecordedDraft(tokens, bits)
+    live.begin(turn)
+    recorded.begin(turn)
+    for at in range(start, stop):
+        theirs, ours = live.propose(8), recorded.propose(8)
+        missed = next(
+            (j for j, t in enumerate(theirs.tokens) if tokens.ids[at + j : at + j + 1] != [t]),
+            None,
+        )
+        if missed is None:
+            assert ours.tokens[: len(theirs)] == theirs.tokens
+            whole += 1
+        else:
+            assert ours.tokens[: missed + 1] == theirs.tokens[: missed + 1]
+            wrong += 1
+        upto = len(theirs) if missed is None else missed + 1
+        assert ours.evidence.confidence[:upto] == pytest.approx(
+            theirs.evidence.confidence[:upto], rel=1e-4
+        )
+        verdict = Verdict(EMPTY_DRAFT, (tokens.ids[at],), 0, 0)
+        for proposer in (live, recorded):
+            proposer.observe([tokens.ids[at]], verdict)
+    assert whole > 5
+    assert wrong > 5
+
+
+def test_what_comes_behind_a_miss_is_charged_and_never_accepted(chat: Any, talk: Any) -> None:
+    tokens = talk("abcdefgh")
+    start, stop = tokens.turns[0]
+    best, sure = [-1] * len(tokens.ids), [0.0] * len(tokens.ids)
+    best[start:stop] = tokens.ids[start:stop]
+    sure[start:stop] = [0.9] * (stop - start)
+    best[start + 2] = 1
+    draft = RecordedDraft(tokens, DraftBits(best, sure), k=6)
+    draft.begin(TurnContext(tokens.ids[:start], SamplingParams(), SeededChance(None)))
+    proposed = draft.propose(100)
+    assert proposed.tokens == (*tokens.ids[start : start + 2], 1, 1, 1, 1)
+    assert draft.computed == 6
+    assert proposed.evidence.confidence == (0.9,) * 6
+    # unsure from the start: a pass was needed to find that out
+    sure[start] = 0.1
+    assert draft.propose(100).tokens == ()
+    assert draft.computed == 7
+
+
+def test_the_draft_models_passes_are_in_the_charge(chat: Any, sessions: list[Tokens]) -> None:
+    tokens = sessions[0]
+    bits = teacher_forced(backend(chat, tokens), tokens, vocab_size=chat.vocab)
+    alone = Variant("alone", frozenset({"lookup"}))
+    trace = PassTrace("s", "f")
+    free = replay_session(tokens, chat.tokenizer(), FLAT, alone, bits=bits, draft_cost=0.0)
+    paid = replay_session(
+        tokens, chat.tokenizer(), FLAT, alone, bits=bits, draft_cost=0.1, trace=trace
+    )
+    assert free.speed > 1.2
+    assert paid.proposers["draft_model"].accepted > 20
+    assert paid.draft_cost >= 0.1 * paid.drafted * 0.99
+    assert paid.cost == pytest.approx(free.cost + paid.draft_cost)
+    assert sum(json.loads(line)["draft_passes"] for line in trace.lines) * 0.1 == pytest.approx(
+        paid.draft_cost
+    )
+
+
+def test_a_session_is_computed_once(chat: Any, sessions: list[Tokens], tmp_path: Path) -> None:
+    store = ArrayStore(tmp_path)
+    loaded: list[int] = []
+    made: list[ScriptedBackend] = []
+
+    def load(n_ctx: int) -> ScriptedBackend:
+        loaded.append(n_ctx)
+        made.append(backend(chat, sessions[0]))
+        return made[-1]
+
+    first = draft_bits(sessions[:1], load, "m", store, vocab_size=chat.vocab)
+    assert loaded == [len(sessions[0].ids) + 1]
+    assert made[0].closed
+    again = draft_bits(sessions[:1], load, "m", store, vocab_size=chat.vocab)
+    assert again[0].best == first[0].best
+    assert again[0].sure == pytest.approx(first[0].sure)
+    assert len(loaded) == 1
+    draft_bits(sessions[:2], load, "m", store, vocab_size=chat.vocab)
+    assert loaded[1:] == [len(sessions[1].ids) + 1]
+    draft_bits(sessions[:1], load, "another", store, vocab_size=chat.vocab)
+    assert len(loaded) == 3
