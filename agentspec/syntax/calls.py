@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from agentspec.syntax.classes import NodeClass as N
+from agentspec.syntax.code import Code
 from agentspec.syntax.languages import by_path, names
-from agentspec.syntax.regions import Code, Diff, Layer, Memory, Place, Prose
+from agentspec.syntax.patch import Diff
+from agentspec.syntax.regions import Layer, Memory, Place, layer_of
 
 _PATHS = names(
     "path file_path filepath file filename file_name target_file relative_path absolute_path "
@@ -122,9 +124,9 @@ class Json:
             if language == "diff":
                 self._inner = Diff(self._memory)
             elif language == "markdown":
-                self._inner = Prose(self._memory, "call_string")
+                self._inner = layer_of("markdown", "call_string", self._memory)
             elif language == "json":
-                self._inner = Json(self._memory, "call_string", embeds=False)
+                self._inner = layer_of("json", "call_string", self._memory)
             else:
                 # the language of the last path is a guess: its first lines may correct it
                 self._inner = Code(
@@ -132,7 +134,7 @@ class Json:
                     certain=bool(language), patch=True,
                 )  # fmt: skip
         else:
-            self._inner = Prose(self._memory, "call_string")
+            self._inner = layer_of("markdown", "call_string", self._memory)
 
     def _outer_key(self) -> str:
         return self._frames[-2].key if len(self._frames) > 1 else ""
@@ -216,6 +218,7 @@ class Json:
 
 
 _CLOSE_CALL = b"</tool_call>"
+_CLOSE_PARAMETER = b"</parameter>"
 
 
 class Call:
@@ -234,6 +237,7 @@ class Call:
         self._xml = False
         self._value = bytearray()
         self._skip = False
+        self._fresh = True
 
     def feed(self, byte: int) -> None:
         if self._inner is not None:
@@ -283,9 +287,9 @@ class Call:
                 certain=bool(self._language), patch=True,
             )  # fmt: skip
         else:
-            self._inner = Prose(self._memory, "call_string")
+            self._inner = layer_of("markdown", "call_string", self._memory)
         self._held.clear()
-        self._skip = True
+        self._skip = self._fresh = True
 
     def _in_parameter(self, byte: int) -> None:
         inner, held = self._inner, self._held
@@ -294,19 +298,21 @@ class Call:
             self._skip = False
             if byte == 0x0A:
                 return
-        closing = b"\n</parameter>"
-        held.append(byte)
-        while held:
-            if closing.startswith(held) or (
-                held[:1] == b"<" and closing[1:].startswith(held) and not self._value
-            ):
-                if held == closing or held == closing[1:]:
-                    self._leave()
+        if held or (byte == 0x3C and self._fresh):
+            held.append(byte)
+            if held == _CLOSE_PARAMETER:
+                self._leave()
                 return
-            inner.feed(held[0])
-            if len(self._value) < _KEY_KEPT:
-                self._value.append(held[0])
-            del held[0]
+            if _CLOSE_PARAMETER.startswith(held):
+                return
+        else:
+            held.append(byte)
+        for one in bytes(held):
+            inner.feed(one)
+        if len(self._value) < _KEY_KEPT:
+            self._value += held
+        self._fresh = byte == 0x0A
+        held.clear()
 
     def _leave(self) -> None:
         self._inner = None
@@ -320,9 +326,9 @@ class Call:
     def describe(self, open_: list[str]) -> Place:
         if self._inner is not None:
             open_.append("parameter")
-            if self._held[:2] == b"\n<":
+            if self._held:
                 return Place("call", "", N.MARKUP, 0, "", open_)
             return self._inner.describe(open_)
-        if self._xml or self._closing():
+        if self._xml or (self._closing() and not self._json.in_string):
             return Place("call", "", N.MARKUP, 0, "", open_)
         return self._json.describe(open_)

@@ -29,6 +29,10 @@ class Language:
     """Indentation is syntax."""
     semicolons: bool = False
     """A statement ends at a semicolon or a brace, never at a mere newline."""
+    newlines: bool = False
+    """A newline ends a statement where the grammar allows it to."""
+    names_first: bool = False
+    """A parameter's name stands before its type."""
     tick: bool = False
     """A single quote also begins a lifetime."""
     regex: bool = False
@@ -68,6 +72,7 @@ _ALL = (
     Language("", line_comments=(b"//",), block_comments=((b"/*", b"*/"),)),
     Language(
         "python",
+        names_first=True,
         line_comments=(b"#",),
         triple=True,
         layout=True,
@@ -81,6 +86,8 @@ _ALL = (
     ),
     Language(
         "javascript",
+        newlines=True,
+        names_first=True,
         **_C_COMMENTS,  # type: ignore[arg-type]
         quotes=b"\"'`",
         multiline=b"`",
@@ -91,6 +98,8 @@ _ALL = (
     ),
     Language(
         "typescript",
+        newlines=True,
+        names_first=True,
         **_C_COMMENTS,  # type: ignore[arg-type]
         quotes=b"\"'`",
         multiline=b"`",
@@ -104,6 +113,8 @@ _ALL = (
     ),
     Language(
         "go",
+        newlines=True,
+        names_first=True,
         **_C_COMMENTS,  # type: ignore[arg-type]
         quotes=b"\"'`",
         multiline=b"`",
@@ -117,6 +128,7 @@ _ALL = (
     ),
     Language(
         "rust",
+        names_first=True,
         **_C_COMMENTS,  # type: ignore[arg-type]
         nested_comments=True,
         multiline=b'"',

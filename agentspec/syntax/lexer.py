@@ -6,11 +6,11 @@ like any other text, and the state is the same however the bytes were grouped.
 
 from __future__ import annotations
 
-import re
 from functools import cache
 
 from agentspec.syntax.classes import NodeClass as N
 from agentspec.syntax.languages import LANGUAGES, Language
+from agentspec.syntax.lines import Line, end_of_line, heredoc
 from agentspec.syntax.tree import Window
 
 _NORMAL, _STRING, _LINE_COMMENT, _BLOCK_COMMENT, _TICK, _REGEX, _RAW_OPEN = range(7)
@@ -23,7 +23,7 @@ _MEMBER = (b".", b"->", b"::")
 _DEFINERS = frozenset(
     b"def class func function fn struct enum interface type trait mod union namespace".split()
 )
-_HEREDOC = re.compile(rb"<<(-?)[ \t]*(\\?[A-Za-z_]\w*|'[^'\n]+'|\"[^\"\n]+\")")
+_FUNCTIONS = frozenset((b"def", b"func", b"function", b"fn"))
 
 
 @cache
@@ -56,6 +56,10 @@ class Lexer:
         self._kind = N.STATEMENT
         self._word = bytearray()
         self._named: N | None = None
+        self._defines = False
+        """The name of a function was defined: the next parenthesis holds its parameters."""
+        self._params = 0
+        """How many brackets are open inside its parameters; 0 outside."""
         self._last_word = b""
         self._ops = b""
         self._stack: list[str] = []
@@ -107,7 +111,7 @@ class Lexer:
     def open(self) -> list[str]:
         """The innermost brackets, then the string or comment."""
         shown = self._stack[-_SHOWN:]
-        if self._mode in (_STRING, _REGEX, _TICK, _RAW_OPEN):
+        if self._mode in (_STRING, _REGEX, _RAW_OPEN):
             shown.append("string")
         elif self._mode in (_LINE_COMMENT, _BLOCK_COMMENT):
             shown.append("comment")
@@ -134,7 +138,7 @@ class Lexer:
                 # what stands before it often says enough, and costs nothing
                 return self._named or self._window.name() or N.IDENTIFIER
             rules = self.language
-            if self._kind is N.STATEMENT and not (rules.semicolons or rules.layout):
+            if self._kind is N.STATEMENT and rules.newlines:
                 # only a grammar knows whether the next line goes on with this one
                 return N.LINE_START if self._window.ends_statement() is False else N.STATEMENT
             return self._kind
@@ -175,10 +179,14 @@ class Lexer:
         if kind == _WORD or (kind == _DIGIT and self._word):
             if not self._word:
                 self._token()
-                if self._last_kind is N.KEYWORD:
+                if self._params == len(self._stack) > 0 and self._last in b"(,":
+                    self._named = N.PARAMETER
+                elif self._last_kind is N.KEYWORD:
+                    self._defines = self._last_word in _FUNCTIONS
                     self._named = N.DEFINITION if self._last_word in _DEFINERS else None
                 else:
-                    self._named = N.ATTRIBUTE if self._ops.endswith(_MEMBER) else None
+                    member = self._ops.endswith(_MEMBER) and self.language.name != "bash"
+                    self._named = N.ATTRIBUTE if member else None
             if len(self._word) < _WORD_KEPT:
                 self._word.append(byte)
             self._ops, self._empty, self._last = b"", 0, byte
@@ -262,10 +270,10 @@ class Lexer:
         self._before_sign = (last, before)
         self._last = byte
         if kind == _OPEN:
-            name = chr(byte)
-            if byte == 0x7B and self._ops[-2:] == b"${" and self._stack[-1:] == ["`"]:
-                name = "${"
-            self._stack.append(name)
+            self._stack.append(chr(byte))
+            if self._defines and byte == 0x28 and language.names_first:
+                self._params = len(self._stack)
+            self._defines = False
             self._kind = N.OPEN_BRACKET
         elif kind == _CLOSE:
             self._kind = N.CLOSE_BRACKET
@@ -292,13 +300,13 @@ class Lexer:
     def _pop(self, byte: int) -> None:
         stack = self._stack
         want = _OPENER[byte]
+        if len(stack) <= self._params:
+            self._params = 0
         if stack and stack[-1] == want:
             stack.pop()
         elif byte == 0x7D and stack and stack[-1] == "${":
             stack.pop()
-            if stack and stack[-1] == "`":
-                stack.pop()
-                self._begin_string(b"`", escapes=True, multiline=True)
+            self._begin_string(b"`", escapes=True, multiline=True)
         elif want in stack[-3:]:
             # broken code: what stands between was never closed
             while stack.pop() != want:
@@ -363,7 +371,7 @@ class Lexer:
                 self._end_string()
                 return
         elif byte == 0x7B and close == b"`" and self._recent[-1:] == b"$" and self.language.regex:
-            self._stack += ["`", "${"]
+            self._stack.append("${")
             self._mode, self._kind = _NORMAL, N.OPEN_BRACKET
             self._last, self._last_kind = byte, N.OPEN_BRACKET
             return
@@ -431,10 +439,14 @@ class Lexer:
     def _newline(self) -> None:
         blank = self._fresh
         if not blank:
-            self._ended = self._end_of_line()
+            self._ended = end_of_line(
+                self.language,
+                Line(self.line, self._last, self._last_kind, self._stack[-1:], self._directive),
+            )
         self._kind = self._ended
         self._find_heredoc()
-        self._fresh, self._directive = True, False
+        self._fresh, self._defines = True, False
+        self._directive = self._directive and self._ended is N.LINE_START
         self._indent, self._ops, self._empty, self._hashes = 0, b"", 0, -1
         self._word.clear()
         inside = bool(self._stack) and self._stack[-1] != "{"
@@ -443,47 +455,9 @@ class Lexer:
         self._window.line(None if inside else self.depth)
         self.line.clear()
 
-    def _end_of_line(self) -> N:
-        language, last = self.language, self._last
-        if self._directive:
-            return N.LINE_START if last == 0x5C else N.STATEMENT
-        if self._stack and (language.layout or self._stack[-1] != "{"):
-            return N.LINE_START
-        if last == 0:
-            return N.STATEMENT
-        if last == 0x5C:
-            return N.LINE_START
-        if language.layout:
-            return N.BLOCK if last == 0x3A else N.STATEMENT
-        if last in b"{}":
-            return N.BLOCK
-        if last == 0x3B:
-            return N.STATEMENT
-        if language.name == "bash":
-            words = self.line.split()
-            if words and bytes(words[-1]) in (b"then", b"do", b"else", b"in"):
-                return N.BLOCK
-            if words and bytes(words[-1]) in (b"fi", b"done", b"esac"):
-                return N.BLOCK
-            return N.LINE_START if last in b"|&" else N.STATEMENT
-        if language.semicolons:
-            attribute = last == 0x5D and self.line.lstrip()[:1] == b"#"
-            return N.STATEMENT if attribute else N.LINE_START
-        if self._last_kind in (N.OPERATOR, N.SEPARATOR) and last not in b"+-":
-            return N.LINE_START
-        return N.STATEMENT
-
     def _find_heredoc(self) -> None:
-        self._heredoc = None
-        if not self._heredocs:
-            return
-        self._heredocs = 0
-        line = bytes(self.line)
-        found = _HEREDOC.search(line.replace(b"<<<", b"   "))
-        if found:
-            self._heredocs = 1
-            delimiter = found[2].strip(b"\\'\"")
-            self._heredoc = (delimiter, bool(found[1]), line)
+        self._heredoc = heredoc(bytes(self.line)) if self._heredocs else None
+        self._heredocs = int(self._heredoc is not None)
 
     def heredoc_taken(self) -> None:
         self._heredocs, self._heredoc = 0, None

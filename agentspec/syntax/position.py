@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 
 from agentspec.syntax.classes import START, NodeClass, SyntaxPosition
-from agentspec.syntax.regions import Memory, Prose
+from agentspec.syntax.prose import Prose
+from agentspec.syntax.regions import Memory
 
 __all__ = ["NodeClass", "SyntaxPosition", "SyntaxTracker"]
 

@@ -28,6 +28,12 @@ _TYPES = {
     "field_identifier": NodeClass.ATTRIBUTE,
     "variable_name": NodeClass.IDENTIFIER,
 }
+_POINTERS = ("pointer_declarator", "reference_declarator", "array_declarator")
+_PARAMETERS = names(
+    "parameter parameters parameter_declaration optional_parameter_declaration required_parameter "
+    "optional_parameter formal_parameter formal_parameters typed_parameter default_parameter "
+    "typed_default_parameter lambda_parameters"
+)
 _DEFINES = ("definition", "declaration", "declarator", "_item", "function_signature", "parameter")
 _TOP = names(
     "module program source_file translation_unit block statement_block class_body "
@@ -138,9 +144,8 @@ class Window:
             return NodeClass.ATTRIBUTE
         if parent.type in ("type", "generic_type", "type_annotation", "scoped_type_identifier"):
             return NodeClass.TYPE
-        if "parameter" in parent.type and parent.type not in ("type_parameters",):
-            return NodeClass.PARAMETER
-        if parent.type == "formal_parameter":
+        holder = parent.parent if parent.type in _POINTERS else parent
+        if holder is not None and holder.type in _PARAMETERS:
             return NodeClass.PARAMETER
         if any(word in parent.type for word in _DEFINES):
             for field in ("name", "declarator", "pattern"):
@@ -160,7 +165,7 @@ class Window:
                 return False
             if parent.type in _TOP:
                 return True
-            if parent.type == "ERROR" and parent.parent is None:
+            if parent.type == "ERROR":
                 return None
             if parent.end_byte != end and parent.type != "expression_statement":
                 return False
