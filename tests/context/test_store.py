@@ -148,6 +148,23 @@ def test_a_file_changed_twice_in_one_tick_of_the_clock_is_seen(place: Place) -> 
     assert texts(index) == {"file:a": "new"}
 
 
+def test_nothing_is_written_when_nothing_changed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.put("a", "old", recent=True)
+    index = place.open()
+    monkeypatch.setattr(tokenfile, "write", None)
+    assert index.refresh() == 0
+    index.save()
+
+
+def test_the_same_content_is_tokenised_once(place: Place) -> None:
+    place.put("a", "text")
+    place.put("b", "text")
+    assert texts(place.open()) == {"file:a": "text", "file:b": "text"}
+    assert place.tokenizer.asked == ["text"]
+
+
 def test_files_that_may_not_be_indexed_are_read_once(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,6 +429,18 @@ def test_a_hostile_file_is_a_miss_with_one_warning_and_is_made_again(
     assert len(caplog.records) == 1
 
 
+def test_a_damaged_file_of_an_empty_workspace_is_made_again(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = place.open()
+    index.add_session("s", [1])
+    index.save()
+    place.file.write_bytes(b"damage")
+    place.open()
+    place.open()
+    assert len(caplog.records) == 1
+
+
 def test_a_sealed_file_is_read(place: Place) -> None:
     filled(place)
     key = place.store()._key(Workspace(place.root))
@@ -476,12 +505,14 @@ def test_damaged_bytes_are_a_miss_or_the_same(
     ]  # fmt: skip
 
 
-def test_every_truncation_and_every_flipped_bit_is_a_miss(whole: tuple[Path, bytes, str]) -> None:
+def test_every_truncation_addition_and_flipped_byte_is_a_miss(
+    whole: tuple[Path, bytes, str],
+) -> None:
     path, content, key = whole
     for n in range(len(content)):
         flipped = bytearray(content)
         flipped[n] ^= 1 << (n % 8)
-        for damaged in (content[:n], bytes(flipped)):
+        for damaged in (content[:n], bytes(flipped), content + content[: n + 1]):
             path.write_bytes(damaged)
             with pytest.raises(ValueError):
                 tokenfile.read(path, key, VOCAB, 1 << 20)

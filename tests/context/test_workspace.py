@@ -275,18 +275,34 @@ def test_swapping_while_reading_never_shows_what_is_outside(root: Path, tmp_path
     assert None in seen
 
 
+@pytest.mark.parametrize("size", [50, 100, 150])
 def test_a_file_that_changes_while_it_is_read_is_left_for_later(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    put(root, "file", "x" * 100)
+    put(root, "file", "x" * 100, mtime=1)
     real = os.read
 
     def slow(fd: int, n: int) -> bytes:
-        put(root, "file", "y" * 50)
+        put(root, "file", "y" * size)
         return real(fd, n)
 
     monkeypatch.setattr(os, "read", slow)
     assert Workspace(root).read("file") is None
+
+
+def test_other_file_systems_are_not_entered(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(root, "file")
+    put(root, "mounted/file")
+    real = os.stat_result
+
+    def fstat(fd: int) -> os.stat_result:
+        status = list(os.stat(fd))
+        status[2] += 1  # the root's device; its entries tell their own
+        return real(status)
+
+    assert len(paths(root)) == 2
+    monkeypatch.setattr(os, "fstat", fstat)
+    assert paths(root) == []
 
 
 def test_names_that_are_no_text(root: Path) -> None:
