@@ -105,9 +105,6 @@ class IndexStore:
         except (OSError, ValueError) as error:
             damaged = True
             _log.warning("the index %s is not used and is made again: %s", path, error)
-        else:
-            with contextlib.suppress(OSError):
-                os.utime(path)  # the time of the last use decides what is evicted
         index = StoredIndex(self, workspace, records, unsaved=damaged)
         index.refresh(seconds=seconds)
         return index
@@ -123,6 +120,11 @@ class IndexStore:
             return False
         self._sweep()
         return True
+
+    def touch(self, workspace: Workspace) -> None:
+        """Note the use: eviction, in other processes too, goes by the files' times."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path_of(workspace), follow_symlinks=False)
 
     def _key(self, workspace: Workspace) -> str:
         return json.dumps(
@@ -265,6 +267,7 @@ class StoredIndex:
             self._stale = True
         self._records["file"] = files
         self.save()
+        self._store.touch(self.workspace)
         return changed
 
     def save(self) -> None:

@@ -610,7 +610,10 @@ def test_the_least_recently_used_go_first_and_never_those_in_use(
     (place.cache / "notes.txt").write_bytes(bytes(50_000))
     store = place.store(limit=4 * each + 2000)
     index = store.open(Workspace(roots[0]))
-    assert files[0].stat().st_mtime > 10_000
+    for _ in range(2):
+        assert files[0].stat().st_mtime > 10_000
+        os.utime(files[0], (1, 1))
+        index.refresh()
     os.utime(files[0], (1, 1))  # in use, whatever its time
     store.open(Workspace(roots[2]))
     for left in ([0, 1, 2, 3], [0, 2, 3], [0, 2], [0, 2]):
