@@ -123,7 +123,7 @@ class IndexStore:
 
     def touch(self, workspace: Workspace) -> None:
         """Note the use: eviction, in other processes too, goes by the files' times."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, NotImplementedError):  # Windows follows links only
             os.utime(self.path_of(workspace), follow_symlinks=False)
 
     def _key(self, workspace: Workspace) -> str:
