@@ -10,10 +10,10 @@ from agentspec.syntax.regions import (
     Layer,
     Memory,
     Place,
-    heredoc_language,
     layer_of,
     path_language,
 )
+from agentspec.syntax.shell import Shell
 
 _SNIFFED = 1024
 
@@ -43,10 +43,9 @@ class Code:
         self._section = section
         self._lexer = Lexer(LANGUAGES.get(language, UNKNOWN))
         self._inner: Layer | None = None
-        self._until = b""
+        self._shell = Shell(self._lexer, memory) if language == "bash" else None
         self._changed = False
         """The text turned out to be no code, and its line was followed as what it is."""
-        self._tabs = False
         self._held = bytearray()
         self._at_start = True
         self._certain = certain and bool(language)
@@ -54,7 +53,11 @@ class Code:
 
     def feed(self, byte: int) -> None:
         if self._inner is not None:
-            self._heredoc(byte)
+            self._inner.feed(byte)
+            return
+        if self._shell is not None and self._shell.inside:
+            self._shell.feed(byte)
+            self._at_start = byte == 0x0A
             return
         if self._first is not None:
             self._guess(byte)
@@ -69,29 +72,29 @@ class Code:
     def describe(self, open_: list[str]) -> Place:
         if self._section:
             open_.append(self._section)
-        if self._inner is not None and self._until == b"":
-            return self._inner.describe(open_)
         if self._inner is not None:
-            open_ += ["heredoc"]
-            if self._held and self._held != b"\t" * len(self._held):
-                return Place("heredoc", "bash", N.MARKUP, 0, "", open_)
             return self._inner.describe(open_)
         region = self._section or self._region
         if self._held:
             return Place(region, self.language, N.DIFF_MARKER, 0, "", open_)
+        if self._shell is not None:
+            place = self._shell.describe(open_)
+            if not self._shell.inside:
+                place.region = region
+            return place
         lexer = self._lexer
         open_ += lexer.open()
         return Place(region, self.language, lexer.kind, lexer.depth, lexer.quote, open_)
 
     def _pass(self, byte: int) -> None:
-        self._lexer.feed(byte)
-        if byte == 0x0A:
-            self._at_start = True
-            document = self._lexer.heredoc() if self.language == "bash" else None
-            if document:
-                self._lexer.heredoc_taken()
-                self._until, self._tabs, command = document
-                self._inner = layer_of(heredoc_language(command), "heredoc", self._memory)
+        (self._shell or self._lexer).feed(byte)
+        self._at_start = byte == 0x0A
+
+    def _follow(self, language: str) -> None:
+        """Begin a text of this language."""
+        self.language = language
+        self._lexer = Lexer(LANGUAGES.get(language, UNKNOWN))
+        self._shell = Shell(self._lexer, self._memory) if language == "bash" else None
 
     def _guard(self, byte: int) -> None:
         """At a line's start: a run of < = > may be the marker of a section."""
@@ -132,37 +135,8 @@ class Code:
             self.done = self._ends
         else:
             return False
-        self._lexer = Lexer(self._lexer.language)
+        self._follow(self.language)
         return True
-
-    def _heredoc(self, byte: int) -> None:
-        inner = self._inner
-        assert inner is not None
-        if not self._until:
-            inner.feed(byte)
-            return
-        if self._at_start:
-            held = self._held
-            line = bytes(held) + bytes((byte,))
-            bare = line.lstrip(b"\t") if self._tabs else line
-            if self._until.startswith(bare) and byte != 0x0A:
-                held.append(byte)
-                return
-            if byte == 0x0A and bare == self._until + b"\n":
-                # the lexer saw the command; it sees the delimiter, so that its text is whole
-                for one in bytes(held) + b"\n":
-                    self._lexer.feed(one)
-                held.clear()
-                self._inner = None
-                return
-            flushed = bytes(held)
-            held.clear()
-            self._at_start = False
-            for one in flushed:
-                inner.feed(one)
-        inner.feed(byte)
-        if byte == 0x0A:
-            self._at_start = True
 
     def _guess(self, byte: int) -> None:
         first = self._first
@@ -194,17 +168,18 @@ class Code:
         self._first = None
         if language not in LANGUAGES or language == "json":
             inner = layer_of(language, self._region, self._memory)
-            self._inner, self._until, self._changed = inner, b"", True
+            self._inner, self._changed = inner, True
             for byte in text + b"\n":
                 inner.feed(byte)
             return
-        self.language = language
-        self._lexer = Lexer(LANGUAGES[language])
+        self._follow(language)
         if self._held:
             text = text[: -len(self._held)]
         # only the last section's lines belong to the lexer that goes on
         start = max(text.rfind(sign * 5) for sign in (b"<", b"=", b">"))
         if start >= 0 and self._section:
             text = text[start:].partition(b"\n")[2]
+        at_start = self._at_start
         for byte in text:
-            self._lexer.feed(byte)
+            (self._shell or self._lexer).feed(byte)
+        self._at_start = at_start

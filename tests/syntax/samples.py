@@ -289,6 +289,17 @@ fn b⟦replace rust definition replace⟧
 -int⟦diff c keyword diff⟧ x;
 +int y;
 And⟦prose - prose-word⟧ so""",
+    "a script in quotes": """```sh
+python3 -c "
+⟦heredoc python statement string heredoc⟧import⟦heredoc python keyword⟧ os
+print('a⟦heredoc python string⟧', \\"b⟦heredoc python string⟧\\")
+"⟦code bash string⟧ | node -e '⟦heredoc javascript statement⟧let x⟦heredoc javascript definition⟧'
+⟦code bash statement⟧git commit -m "$(cat <<'EOF'
+Fix⟦heredoc - prose-word string heredoc⟧ it
+EOF
+⟦code bash string string⟧)"⟦code bash string⟧ && ls⟦code bash identifier⟧
+⟦code bash statement⟧```
+""",
     "heredoc in a heredoc": """```sh
 cat > run.sh <<'A'
 cat > x.py <<B
