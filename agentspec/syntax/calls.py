@@ -204,6 +204,8 @@ class Json:
         open_ += [frame.sign for frame in self._frames[-_SHOWN:]]
         depth = len(self._frames)
         if not self._in_string:
+            if self._frames and self._frames[-1].wants_key:
+                open_.append("key")
             return Place(self._region, "json", self._kind, depth, "", open_)
         if self._inner is not None:
             open_.append("call_string")

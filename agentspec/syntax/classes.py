@@ -49,8 +49,10 @@ class SyntaxPosition:
     `region` is what the innermost text is: prose, code, json, call_string, search, replace, diff,
     heredoc, call. `language` is "" where it is unknown. `depth` counts brackets and, where
     indentation is syntax, indentation levels of that text. `open` names what is open from the
-    outside in (at most the 16 innermost brackets of each text). `quote` closes the string or
-    comment the cursor is in.
+    outside in (at most the 16 innermost brackets of each text): brackets, "string", "comment",
+    "fence", "tool_call", "parameter", "call_string", "heredoc", "search", "replace", "diff",
+    "patch", "key" (JSON wants one), "escape" (half an escape of a JSON string), "info" (the
+    line that opens a fence). `quote` closes the string or comment the cursor is in.
     """
 
     region: str = "prose"

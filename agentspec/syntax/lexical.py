@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from agentspec.syntax.classes import NodeClass, SyntaxPosition
-from agentspec.syntax.languages import LANGUAGES, UNKNOWN
+from agentspec.syntax.languages import LANGUAGES, UNKNOWN, by_name
 
 NAMES = (
     "identifier", "part", "literal", "string", "comment", "keyword", "operator", "open", "close",
@@ -33,7 +33,7 @@ _REMEMBERED = 1 << 18
 
 class _State(NamedTuple):
     mode: str
-    """prose, code, diff or json."""
+    """prose, code, diff, json, or tag: up to its >."""
     language: str
     quote: bytes
     """What ends the string or comment we are in; b"" outside."""
@@ -51,7 +51,16 @@ class _State(NamedTuple):
     """Behind a backslash of a string in the code."""
     key: bool
     """In JSON: the next or present string is a key."""
+    fenced: bool
+    """Three backticks at a line's start end this text."""
+    info: str | None
+    """What stands behind the backticks of the fence that this line opens."""
     last: int
+
+
+_JSON = _State(
+    "json", "json", b"", False, False, False, False, False, False, False, False, False, None, 0
+)  # fmt: skip
 
 
 class TokenClasses:
@@ -113,22 +122,25 @@ def _state_of(position: SyntaxPosition) -> _State:
     kind, open_, region = position.kind, position.open, position.region
     inner = "call_string" in open_
     json = position.language == "json" and region in ("json", "code", "heredoc", "call_string")
-    mode = "json" if json else "diff" if region == "diff" else (
-        "prose" if kind.startswith("prose") or kind is NodeClass.MARKUP or region == "prose"
-        else "code"
-    )  # fmt: skip
+    markup = kind is NodeClass.MARKUP
+    mode = "code"
+    if json:
+        mode = "json"
+    elif markup and region == "call":
+        mode = "tag"
+    elif region == "diff":
+        mode = "diff"
+    elif markup or kind.startswith("prose"):
+        mode = "prose"
     quote = position.quote.encode("latin-1", "replace")
-    line = kind in _LINES or kind in (NodeClass.INDENTATION, NodeClass.DIFF_MARKER)
+    line = kind in _LINES or kind in (NodeClass.INDENTATION, NodeClass.DIFF_MARKER) or markup
+    key = kind is NodeClass.JSON_KEY if quote else open_[-1:] == ("key",)
     return _State(
         mode, position.language, quote, "comment" in open_[-2:], line and not quote,
         mode == "diff" and kind in _LINES, kind in _WORDS and not quote, inner,
-        open_[-1:] == ("escape",), False,
-        json and (kind is NodeClass.JSON_KEY) if quote else _key_next(position), 0,
+        open_[-1:] == ("escape",), False, json and key, "fence" in open_,
+        position.language if open_[-1:] == ("info",) else None, 0,
     )  # fmt: skip
-
-
-def _key_next(position: SyntaxPosition) -> bool:
-    return position.kind is NodeClass.JSON_PUNCTUATION and position.open[-1:] == ("{",)
 
 
 def _is_word(byte: int, extra: bytes) -> bool:
@@ -157,6 +169,10 @@ def classify(state: _State, piece: bytes) -> tuple[str, _State]:
             begun = begun and found != "part"
             if found in ("identifier", "word"):
                 word.append(byte)
+        elif found == "comment" and name == "operator":
+            name = found  # its opener has two signs
+        elif found == "close" and name == "string" and piece.lstrip()[:3] == bytes((byte,)) * 3:
+            name = found  # the last of three quotes
         elif word and state.word and was.word:
             word.append(byte)
     if not name:
@@ -182,15 +198,25 @@ def _unescape(state: _State, byte: int) -> tuple[_State, int]:
         return state._replace(slash=True), -1
     if byte == 0x22:
         # the string of the call ends here
-        return _State(
-            "json", "json", b"", False, False, False, False, False, False, False, False, 0
-        ), 0x22  # fmt: skip
+        return _JSON._replace(quote=b'"', fenced=state.fenced), 0x22
     return state, byte
 
 
 def _byte(state: _State, byte: int) -> tuple[str, _State]:
     if state.mode == "json":
         return _json(state, byte)
+    if state.mode == "tag":
+        if byte != 0x3E:
+            return "marker", state
+        return "marker", state._replace(mode="prose", line=True, language="")
+    if byte == 0x0A and state.info is not None:
+        language = by_name(state.info)
+        mode = "json" if language == "json" else "diff" if language == "diff" else "code"
+        mode = "prose" if language == "markdown" else mode
+        return "newline", state._replace(
+            mode=mode, language=language, line=True, marker=mode == "diff", word=False,
+            fenced=True, info=None, last=0,
+        )  # fmt: skip
     if byte == 0x0A:
         keeps = state.quote and (len(state.quote) > 1 or state.quote == b"`")
         quote = state.quote if keeps else b""
@@ -209,12 +235,21 @@ def _byte(state: _State, byte: int) -> tuple[str, _State]:
     prose = state.mode == "prose"
     if _is_word(byte, b"'" if prose and state.word else rules.word):
         name = "part" if state.word else ("word" if prose else "identifier")
+        if state.info is not None and len(state.info) < 16:
+            state = state._replace(info=state.info + chr(byte))
         return name, state._replace(word=True, line=False, last=byte)
     after = state._replace(word=False, line=False, last=byte)
-    if state.line and byte in (b"`#>-*~" if prose else b"`~"):
+    if byte == 0x60 and (prose or state.fenced) and state.line:
+        # the third one opens a fence, or ends this one
+        if state.last == 0x60 and state.skip:
+            if prose and not state.fenced:
+                return "marker", after._replace(skip=False, info="")
+            return "marker", after._replace(skip=False, mode="prose", language="", fenced=False)
+        return "marker", after._replace(line=True, skip=state.last == 0x60)
+    if state.line and prose and byte in b"#>-*~":
         return "marker", after
-    if byte == 0x60 and state.last == 0x60 and not rules.quotes.count(byte):
-        return "marker", after._replace(mode="prose", language="")
+    if prose and byte == 0x3C:
+        return "marker", after
     if prose:
         name = "open" if byte in b"([{" else "close" if byte in b")]}" else "operator"
         return name, after
@@ -231,7 +266,11 @@ def _sign(state: _State, after: _State, byte: int) -> tuple[str, _State]:
         if opener[:2] == pair:
             return "comment", after._replace(quote=closer, comment=True, last=0)
     if byte in rules.quotes:
-        return "open", after._replace(quote=bytes((byte,)), last=0)
+        if rules.triple and state.last == byte:
+            return "string", after._replace(quote=bytes((byte,)) * 3, last=0)
+        # a Rust lifetime begins as a character does
+        quote = b"" if rules.tick and byte == 0x27 else bytes((byte,))
+        return "open", after._replace(quote=quote, last=0)
     if byte in b"([{":
         return "open", after
     if byte in b")]}":
@@ -247,12 +286,18 @@ def _quoted(state: _State, byte: int) -> tuple[str, _State]:
     if byte == 0x5C and not state.comment and state.quote[-1] not in rules.raw:
         return name, state._replace(skip=True)
     quote = state.quote
-    if byte != quote[-1] or (len(quote) > 1 and state.last != quote[-2]):
-        triple = rules.triple and len(quote) == 1 and state.last == 1
-        return name, state._replace(last=1 if triple else byte)
+    if byte == quote[-1] and quote == quote[:1] * 3:
+        run = state.last + 1 if state.last in (1, 2) else 1
+        closes = run == 3
+    else:
+        run = byte
+        closes = byte == quote[-1] and (len(quote) == 1 or state.last == quote[-2])
+    if not closes:
+        return name, state._replace(last=run)
     if state.comment:
         return name, state._replace(quote=b"", comment=False, last=0)
-    return "close", state._replace(quote=b"", word=False, last=0)
+    empty = byte if len(quote) == 1 and not state.last else 0
+    return "close", state._replace(quote=b"", word=False, last=empty)
 
 
 def _json(state: _State, byte: int) -> tuple[str, _State]:
@@ -276,6 +321,8 @@ def _json(state: _State, byte: int) -> tuple[str, _State]:
             key=byte == 0x7B or (byte == 0x2C and state.last != 0x5B), word=False,
             last=0x5B if byte == 0x5B else 0 if byte in b"]{" else state.last,
         )  # fmt: skip
-    if byte == 0x3C or state.last == 0x3C:
-        return "marker", state._replace(last=0x3C)
+    if byte == 0x3C:
+        return "marker", state._replace(mode="tag", last=0)
+    if byte == 0x60 and state.fenced:
+        return "marker", state._replace(mode="prose", language="", fenced=False, last=0)
     return "part" if state.word else "literal", state._replace(word=True)

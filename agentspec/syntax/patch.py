@@ -102,8 +102,11 @@ class Diff:
             return Place(self._region, language, N.DIFF_HEADER, 0, "", open_)
         lexer = self._last
         if not self._line:
-            return Place(self._region, language, lexer.kind, lexer.depth, lexer.quote, open_)
+            # a sign comes next, also where the code is inside a string
+            kind = lexer.kind if lexer.kind in (N.STATEMENT, N.BLOCK) else N.LINE_START
+            return Place(self._region, language, kind, lexer.depth, "", open_)
         if len(self._line) == 1:
+            open_ += lexer.open()
             return Place(self._region, language, N.DIFF_MARKER, lexer.depth, lexer.quote, open_)
         open_ += lexer.open()
         return Place(self._region, language, lexer.kind, lexer.depth, lexer.quote, open_)

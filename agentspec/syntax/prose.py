@@ -132,7 +132,8 @@ class Prose:
         else:
             first = bytes(line.strip(b" \t")[:3])
             heads = first[:1] in (b"#", b"-", b"*", b">") and len(line.strip()) <= 3
-            self._kind = N.MARKUP if heads or first in (b"```", b"~~~") else N.PROSE_PUNCTUATION
+            ticks = first in (b"```", b"~~~", b"``", b"`") and not line.strip(b" \t`~")
+            self._kind = N.MARKUP if heads or ticks or self._is_fence() else N.PROSE_PUNCTUATION
 
     def _is_fence(self) -> bool:
         return bytes(self._line.lstrip()[:3]) in (b"```", b"~~~")
@@ -170,7 +171,12 @@ class Prose:
 
     def describe(self, open_: list[str]) -> Place:
         if self._inner is None:
-            return Place(self._region, "", self._kind, 0, "", open_)
+            fence = _FENCE.fullmatch(self._line) if self._kind is N.MARKUP else None
+            if fence is None:
+                return Place(self._region, "", self._kind, 0, "", open_)
+            open_.append("info")
+            language = info_language(fence[2].decode("utf-8", "replace"), self._before)
+            return Place(self._region, language, N.MARKUP, 0, "", open_)
         if self._name:
             open_.append(self._name)
         if self._fence and self._held:
