@@ -427,4 +427,4 @@ def _adds_bos(tokenizer: Tokenizer) -> bool:
 
 
 def _source(verdict: Verdict, i: int) -> str | None:
-    return verdict.draft.sources[i] if i < verdict.accepted else None
+    return verdict.sources[i] if i < verdict.accepted else None

@@ -6,9 +6,9 @@ p is the target's distribution, q the draft's, everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from agentspec.errors import InvalidRequestError
 
 FloatArray = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+_T = TypeVar("_T")
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
 
@@ -26,11 +27,29 @@ class Evidence:
     `match_length` is in tokens, `occurrences` counts the places that matched, `confidence[j]` is
     max(q) at position j: a function of committed and earlier drafted tokens only, so a controller
     may truncate by it without changing the law of the output.
+
+    Of deterministic drafts, per token: `features` are slots of the learned acceptance
+    (`control.survival`), `classes` names of the token's syntax class.
     """
 
     match_length: int = 0
     occurrences: int = 0
     confidence: tuple[float, ...] = ()
+    features: tuple[tuple[int, ...], ...] = ()
+    classes: tuple[str, ...] = ()
+
+    def select(self, nodes: Sequence[int]) -> Evidence:
+        """The same about a draft of which only these tokens are left."""
+
+        def of(known: tuple[_T, ...]) -> tuple[_T, ...]:
+            return tuple(known[j] for j in nodes) if nodes and nodes[-1] < len(known) else ()
+
+        return replace(
+            self,
+            confidence=of(self.confidence),
+            features=of(self.features),
+            classes=of(self.classes),
+        )
 
 
 NO_EVIDENCE = Evidence()
@@ -38,10 +57,12 @@ NO_EVIDENCE = Evidence()
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A proposed run of tokens: a chain, or a tree when `parents` is given (-1 = root).
+    """A proposed run of tokens: a chain, or a tree when `parents` is given.
 
     `sources[j]` names the proposer of token j; `q[j]` is the distribution [vocab] it was sampled
-    from, or None when it was chosen deterministically (q is one-hot).
+    from, or None when it was chosen deterministically (q is one-hot). `parents[j]` < j is the
+    token that token j follows, -1 the committed text; a tree that does not branch is a chain and
+    has `parents` None. Only deterministic drafts are verified as trees.
     """
 
     tokens: tuple[int, ...]
@@ -52,6 +73,11 @@ class Draft:
 
     def __post_init__(self) -> None:
         assert len(self.tokens) == len(self.sources) == len(self.q)
+        if self.parents is not None:
+            assert len(self.parents) == len(self.tokens)
+            assert all(-1 <= parent < j for j, parent in enumerate(self.parents))
+            if all(parent == j - 1 for j, parent in enumerate(self.parents)):
+                object.__setattr__(self, "parents", None)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -61,6 +87,27 @@ class Draft:
         """True when no token was sampled, so any rule may truncate or drop the draft."""
         return all(row is None for row in self.q)
 
+    @property
+    def depths(self) -> Sequence[int]:
+        """How many draft tokens each token follows, [len]."""
+        if self.parents is None:
+            return range(len(self.tokens))
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        return depths
+
+    @property
+    def children(self) -> Sequence[Sequence[int]]:
+        """`children[j + 1]` are the tokens that follow token j, `children[0]` the first ones."""
+        if self.parents is None:
+            n = len(self.tokens)
+            return [*((j,) for j in range(n)), ()]
+        found: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
+        for j, parent in enumerate(self.parents):
+            found[parent + 1].append(j)
+        return found
+
     @classmethod
     def chain(cls, tokens: Sequence[int], source: str, evidence: Evidence = NO_EVIDENCE) -> Draft:
         """A deterministic chain from one proposer."""
@@ -68,15 +115,56 @@ class Draft:
         return cls(tuple(tokens), (source,) * n, (None,) * n, evidence=evidence)
 
     def truncate(self, k: int) -> Draft:
-        """The first k tokens of a chain.
+        """The first k tokens; of a tree too, whose parents come before their children.
 
         The caller must not choose k by the value of a sampled token that is cut off
         (q not None): that would change the law of the output.
         """
         if k >= len(self.tokens):
             return self
-        assert self.parents is None
+        if self.parents is not None:
+            return self.select(range(k))
         return Draft(self.tokens[:k], self.sources[:k], self.q[:k], evidence=self.evidence)
+
+    def select(self, nodes: Iterable[int]) -> Draft:
+        """The tree of these tokens, in their order; whatever stands behind another is left out.
+
+        The draft must be deterministic: tokens are dropped by any rule.
+        """
+        assert self.deterministic
+        place = {-1: -1}
+        kept: list[int] = []
+        parents = self.parents or range(-1, len(self.tokens) - 1)
+        for j in sorted(nodes):
+            if parents[j] in place:
+                place[j] = len(kept)
+                kept.append(j)
+        return Draft(
+            tuple(self.tokens[j] for j in kept),
+            tuple(self.sources[j] for j in kept),
+            (None,) * len(kept),
+            tuple(place[parents[j]] for j in kept),
+            self.evidence.select(kept),
+        )
+
+    def with_leaves(self, most: int) -> Draft:
+        """The tree without the tokens, in their order, that would give it more leaves."""
+        if self.parents is None:
+            return self
+        inner: set[int] = set()  # what a kept token follows
+        known, kept, leaves = {-1}, [], 0
+        for j, parent in enumerate(self.parents):
+            branches = parent in inner
+            if parent in known and leaves + branches <= most:
+                leaves += branches or parent < 0
+                inner.add(parent)
+                known.add(j)
+                kept.append(j)
+        return self.select(kept)
+
+    def as_chain(self) -> Draft:
+        """The first chain from the committed text to a leaf: what a backend without trees takes."""
+        return self.with_leaves(1)
 
 
 EMPTY_DRAFT = Draft((), (), ())
@@ -88,8 +176,9 @@ class Verdict:
 
     `tokens` are the tokens committed by the step: the accepted draft tokens, then the recovered
     or bonus token unless generation ended inside the accepted run. `accepted` counts draft tokens
-    that were committed. `judged` counts the draft tokens that were compared with the target:
-    those behind a rejection or behind the end of the text say nothing.
+    that were committed, `path` are their indices in text order; a chain's are filled in. `judged`
+    counts the draft tokens that were compared with the target, `compared` in a tree: those behind
+    a rejection or behind the end of the text say nothing.
     """
 
     draft: Draft
@@ -97,6 +186,39 @@ class Verdict:
     accepted: int
     judged: int
     finish: FinishReason | None = None
+    path: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.path and self.accepted:
+            assert self.draft.parents is None
+            object.__setattr__(self, "path", tuple(range(self.accepted)))
+        assert len(self.path) == self.accepted
+
+    @classmethod
+    def of(
+        cls, draft: Draft, tokens: Sequence[int], path: Sequence[int], finish: FinishReason | None
+    ) -> Verdict:
+        """The verdict of a step that committed `tokens`, the first of them the draft's `path`."""
+        judged = len(_compared(draft, tokens, path))
+        return cls(draft, tuple(tokens), len(path), judged, finish, tuple(path))
+
+    @property
+    def compared(self) -> Sequence[int]:
+        """Indices of the draft tokens that the target was asked about: all that follow the
+        committed text or an accepted token behind which another one was drawn."""
+        return _compared(self.draft, self.tokens, self.path)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The proposer of each accepted token, in text order."""
+        return tuple(self.draft.sources[j] for j in self.path)
+
+
+def _compared(draft: Draft, tokens: Sequence[int], path: Sequence[int]) -> Sequence[int]:
+    if draft.parents is None:
+        return range(min(len(tokens), len(draft)))
+    drawn_behind = {-1, *path[: len(tokens) - 1]} if tokens else set()
+    return [j for j, parent in enumerate(draft.parents) if parent in drawn_behind]
 
 
 @dataclass(frozen=True, slots=True)

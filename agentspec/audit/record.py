@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from agentspec.backends.base import (
     SeqId,
     Tokenizer,
 )
+from agentspec.errors import UnsupportedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,10 @@ class Turn:
 
 
 class Recorder:
-    """Passes everything on to a backend and logs passes and cuts of its one sequence."""
+    """Passes everything on to a backend and logs passes and cuts of its one sequence.
+
+    Trees are not recorded: the capabilities say so, and a pass over one raises UnsupportedError.
+    """
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -108,7 +112,7 @@ class Recorder:
 
     @property
     def capabilities(self) -> Capabilities:
-        return self.backend.capabilities
+        return replace(self.backend.capabilities, tree=False, max_leaves=1)
 
     @property
     def n_ctx(self) -> int:
@@ -136,6 +140,8 @@ class Recorder:
 
     def forward(self, rows: Sequence[Rows]) -> Output:
         (part,) = rows
+        if part.parents is not None:
+            raise UnsupportedError("a recorded pass is a chain; a tree cannot be replayed")
         start = self.backend.length(part.seq)
         output = self.backend.forward(rows)
         logits = [output.logits(i) for i in range(len(output))]
@@ -159,7 +165,7 @@ class Recorder:
         self._events.append(Cut(length))
 
     def commit_path(self, seq: SeqId, nodes: Sequence[int]) -> None:
-        self.backend.commit_path(seq, nodes)
+        raise UnsupportedError("a recorded pass is a chain; a tree cannot be replayed")
 
     def checkpoint(self, seq: SeqId) -> Checkpoint:
         saved = self.backend.checkpoint(seq)

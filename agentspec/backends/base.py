@@ -33,6 +33,8 @@ class Capabilities:
 
     rollback: Rollback
     tree: bool = False
+    max_leaves: int = 1
+    """The most leaves of a tree that one pass takes; without `tree` 1, a chain."""
     hidden: bool = False
     exit_layers: tuple[int, ...] = ()
     max_seqs: int = 1
@@ -43,8 +45,13 @@ class Rows:
     """Tokens to append to one sequence in a pass.
 
     Logits are computed for the rows from `logits_from` on, and only for them; -1 means the last
-    row, `len(tokens)` means none. `parents[i]` is the row that row i follows (-1 = the cache's
-    last token); None is a chain.
+    row, `len(tokens)` means none.
+
+    None as `parents` is a chain. Else the rows are a tree: `parents[i]` < i is the row that row i
+    follows, -1 the cache's last token, and row i sees the cache and its ancestors only. The rows
+    of a tree do not belong to the sequence before `Backend.commit_path` takes a branch of them
+    over: its length stays as it was, and whatever else is done to it, the next pass or a cut,
+    drops them all.
     """
 
     seq: SeqId
@@ -167,7 +174,12 @@ class Backend(Protocol):
         ...
 
     def commit_path(self, seq: SeqId, nodes: Sequence[int]) -> None:
-        """Keep one branch of a tree verified in the last pass. Raises UnsupportedError."""
+        """Append the rows `nodes` of the tree in the last pass to the sequence; drop the others.
+
+        `nodes` is a path: the first row follows the cache's last token, each other the one before
+        it. None of them drops the whole tree. Once per pass. Raises UnsupportedError where
+        trees are, BackendError for rows that are no path of the last pass, sequence unchanged.
+        """
         ...
 
     def checkpoint(self, seq: SeqId) -> Checkpoint: ...

@@ -44,20 +44,20 @@ def decode(
             room = min(stop.left - 1, rows.limit(fits))
             with stats.timing("draft"):
                 drafts = panel.propose(room, sequence.backend.vocab_size)
-                draft = controller.choose(drafts, room)
+                draft = sequence.verifiable(controller.choose(drafts, room))
             padding, before = rows.padding(len(draft) + 1), stats.verify_seconds
             with stats.timing("verify"):
-                output = sequence.verify(draft.tokens, padding=padding)
+                output = sequence.verify(draft.tokens, parents=draft.parents, padding=padding)
             run: list[int] = []
-            accepted = 0
-            for token, stands in judge(draft, output, sampler, stats.tokens):
+            path: list[int] = []
+            for token, node in judge(draft, output, sampler, stats.tokens):
                 run.append(token)
-                accepted += stands
+                path += () if node is None else (node,)
                 finish = stop.feed(token)
                 if finish is not None:
                     break
-            verdict = Verdict(draft, tuple(run), accepted, min(len(run), len(draft)), finish)
-            sequence.commit(run)
+            verdict = Verdict.of(draft, run, path, finish)
+            sequence.commit(run, path)
             stats.observe(verdict)
             with stats.timing("draft"):
                 panel.observe(verdict)

@@ -52,7 +52,7 @@ class Panel:
             try:
                 draft = self._judgeable(proposer, proposer.propose(room), room, vocab_size)
                 if self._constraint is not None and draft.deterministic and draft.tokens:
-                    draft = draft.truncate(self._constraint.valid_prefix(draft.tokens))
+                    draft = _allowed(draft, self._constraint)
             except CancelledError:
                 raise
             except Exception as error:
@@ -81,8 +81,8 @@ class Panel:
         Never cut by the value of a token that was sampled from a q of the right size: that
         would change the law of the output.
         """
-        if draft.parents is not None:
-            raise ValueError("it drafted a tree, and only chains are verified")
+        if draft.parents is not None and not draft.deterministic:
+            raise ValueError("it sampled a tree, and of sampled tokens only chains are verified")
         for j, (token, q) in enumerate(zip(draft.tokens, draft.q, strict=True)):
             if (q is not None and len(q) != vocab_size) or not 0 <= token < vocab_size:
                 self._leave_out(
@@ -99,3 +99,19 @@ class Panel:
         note = f"proposer {proposer.name} left out for this answer: {type(error).__name__}: {error}"
         self._stats.notes.append(note)
         _log.warning(note)
+
+
+def _allowed(draft: Draft, constraint: Constraint) -> Draft:
+    """A deterministic draft without what the constraint forbids, and what stands behind that."""
+    if draft.parents is None:
+        return draft.truncate(constraint.valid_prefix(draft.tokens))
+    kept: set[int] = set()
+    for leaf, following in enumerate(draft.children[1:]):
+        if following:
+            continue
+        branch = [leaf]
+        while (parent := draft.parents[branch[-1]]) >= 0:
+            branch.append(parent)
+        branch.reverse()
+        kept.update(branch[: constraint.valid_prefix([draft.tokens[j] for j in branch])])
+    return draft.select(kept)

@@ -13,6 +13,7 @@ from agentspec.errors import (
     InvalidRequestError,
     RollbackError,
 )
+from agentspec.types import Draft
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +23,8 @@ class LiveSequence:
 
     Between steps the cache holds exactly `tokens[:-1]`: the last token is the first row of the
     next pass. `_valid` counts the cached tokens known to be committed ones, so that `settle`
-    can put the cache right after an exception at any point.
+    can put the cache right after an exception at any point. The rows of a tree are not in the
+    cache before one branch is committed, so there `_valid` counts none of them.
     """
 
     def __init__(self, backend: Backend, *, chunk: int = 512) -> None:
@@ -32,6 +34,7 @@ class LiveSequence:
         self._seq: SeqId = backend.open()
         self._valid = 0
         self._saved: Checkpoint | None = None
+        self._tree = False
         self._checkpoints = backend.capabilities.rollback is Rollback.CHECKPOINT
 
     @property
@@ -71,23 +74,41 @@ class LiveSequence:
             raise
         return reused
 
-    def verify(self, draft: Sequence[int], *, padding: int = 0) -> Output:
-        """One pass over the last committed token and the draft: row i follows i draft tokens.
+    def verifiable(self, draft: Draft) -> Draft:
+        """What of a draft the backend can verify: of a tree the leaves it takes, maybe one."""
+        can = self.backend.capabilities
+        return draft.with_leaves(can.max_leaves if can.tree else 1)
 
-        `padding` rows are added behind and never looked at: some devices need a fixed row count
-        for bit-equal logits. Raises DecodeError with the cache unchanged.
+    def verify(
+        self, draft: Sequence[int], *, parents: Sequence[int] | None = None, padding: int = 0
+    ) -> Output:
+        """One pass over the last committed token and the draft: row j + 1 follows draft token j.
+
+        `parents` are those of a tree's tokens, as in `Draft`. `padding` rows are added behind and
+        never looked at: some devices need a fixed row count for bit-equal logits. Raises
+        DecodeError with the cache unchanged.
         """
         rows = [self.tokens[-1], *draft, *(self.tokens[-1:] * padding)]
-        if self._checkpoints and len(rows) > 1:
+        behind = None
+        if parents is not None:
+            behind = [-1, *(parent + 1 for parent in parents), *range(len(draft), len(rows) - 1)]
+        elif self._checkpoints and len(rows) > 1:
             self._saved = self.backend.checkpoint(self._seq)
         # padding rows ask for logits too, so that every pass of a row count is the same pass
-        output = self.backend.forward([Rows(self._seq, rows, logits_from=0)])
-        self._valid += 1
+        output = self.backend.forward([Rows(self._seq, rows, logits_from=0, parents=behind)])
+        self._tree = parents is not None
+        self._valid += not self._tree
         return output
 
-    def commit(self, tokens: Sequence[int]) -> None:
-        """Append what a pass decided, and cut the cache back to all but the last token."""
+    def commit(self, tokens: Sequence[int], path: Sequence[int] = ()) -> None:
+        """Append what a pass decided; the cache then holds all but the last token.
+
+        `path` are the indices of the accepted draft tokens; it is needed of a tree.
+        """
         self.tokens += tokens
+        if self._tree:
+            self._tree = False
+            self.backend.commit_path(self._seq, [0, *(node + 1 for node in path)][: len(tokens)])
         self._valid = min(self.backend.length(self._seq), len(self.tokens) - 1)
         self._rewind(len(self.tokens) - 1)
 
@@ -139,6 +160,7 @@ class LiveSequence:
             self._clear()
         self.tokens = self.tokens[: self._valid + 1]
         self._saved = None
+        self._tree = False
 
     def close(self) -> None:
         self.backend.drop(self._seq)

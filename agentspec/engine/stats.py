@@ -21,7 +21,10 @@ class SourceCount:
 
 @dataclass(slots=True)
 class TurnStats:
-    """Counters of one answer; times are in seconds of wall clock."""
+    """Counters of one answer; times are in seconds of wall clock.
+
+    A position is the number of draft tokens before a token; a tree may have several tokens there.
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -71,14 +74,16 @@ class TurnStats:
         self.tokens += len(verdict.tokens)
         self.drafted += len(draft)
         self.accepted += verdict.accepted
-        grow = len(draft) - len(self.drafted_per_position)
+        depths = draft.depths
+        grow = max(depths, default=-1) + 1 - len(self.drafted_per_position)
         if grow > 0:
             self.drafted_per_position += [0] * grow
             self.accepted_per_position += [0] * grow
-        for j, source in enumerate(draft.sources):
+        compared, path = set(verdict.compared), set(verdict.path)
+        for j, (source, depth) in enumerate(zip(draft.sources, depths, strict=True)):
             count = self.sources.setdefault(source, SourceCount())
             count.drafted += 1
-            count.judged += j < verdict.judged
-            count.accepted += j < verdict.accepted
-            self.drafted_per_position[j] += 1
-            self.accepted_per_position[j] += j < verdict.accepted
+            count.judged += j in compared
+            count.accepted += j in path
+            self.drafted_per_position[depth] += 1
+            self.accepted_per_position[depth] += j in path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +118,7 @@ class ScriptedBackend:
 
     Real list caches are kept per sequence, so a wrong rollback changes the output. `fail_at`
     raises DecodeError in the pass of that number (from 0). `passes` logs the tokens of each pass.
+    With `max_leaves` above 1 it takes trees of as many leaves, and a branch is a list of its own.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class ScriptedBackend:
         rollback: Rollback = Rollback.TRIM,
         max_rows: int = 512,
         max_seqs: int = 8,
+        max_leaves: int = 1,
         tokenizer: Tokenizer | None = None,
         fail_at: frozenset[int] = frozenset(),
     ) -> None:
@@ -135,10 +138,13 @@ class ScriptedBackend:
         self.vocab_size = vocab_size
         self.n_ctx = n_ctx
         self.max_rows = max_rows
-        self.capabilities = Capabilities(rollback=rollback, max_seqs=max_seqs)
+        self.capabilities = Capabilities(
+            rollback=rollback, tree=max_leaves > 1, max_leaves=max_leaves, max_seqs=max_seqs
+        )
         self.tokenizer: Tokenizer = tokenizer or ScriptedTokenizer(vocab_size)
         self.caches: dict[SeqId, list[int]] = {}
         self.passes: list[tuple[int, ...]] = []
+        self.trees: dict[SeqId, tuple[Rows, list[list[int]]]] = {}
         self.fail_at = fail_at
         self.closed = False
         self._cancel = False
@@ -165,6 +171,7 @@ class ScriptedBackend:
 
     def drop(self, seq: SeqId) -> None:
         self.caches.pop(seq, None)
+        self.trees.pop(seq, None)
 
     def forward(self, rows: Sequence[Rows]) -> Output:
         if self._cancel:
@@ -181,9 +188,20 @@ class ScriptedBackend:
                 raise DecodeError("the cache of the scripted backend is full")
             if any(not 0 <= token < self.vocab_size for token in part.tokens):
                 raise DecodeError(f"a token lies outside the vocabulary of {self.vocab_size}")
+            if part.parents is not None:
+                self._check_tree(part.parents, len(part.tokens))
+        self.trees.clear()
         thunks: list[Callable[[], npt.NDArray[np.float32]]] = []
         for part in rows:
             cache = self.caches[part.seq]
+            if part.parents is not None:
+                branches: list[list[int]] = []
+                for parent, token in zip(part.parents, part.tokens, strict=True):
+                    branches.append([*(cache if parent < 0 else branches[parent]), token])
+                asked = branches[max(part.first_logits_row, 0) :]
+                thunks += [self._row(branch, len(branch)) for branch in asked]
+                self.trees[part.seq] = part, branches
+                continue
             for i, token in enumerate(part.tokens):
                 cache.append(token)
                 if i >= part.first_logits_row:
@@ -198,13 +216,35 @@ class ScriptedBackend:
 
     def rollback(self, seq: SeqId, length: int) -> None:
         have = len(self.caches[seq])
+        self.trees.pop(seq, None)
         partial = 0 < length < have
         if length > have or (partial and self.capabilities.rollback is not Rollback.TRIM):
             raise RollbackError(f"sequence {seq} of {have} tokens cannot be cut to {length}")
         del self.caches[seq][length:]
 
     def commit_path(self, seq: SeqId, nodes: Sequence[int]) -> None:
-        raise UnsupportedError("a scripted backend verifies chains only")
+        if not self.capabilities.tree:
+            raise UnsupportedError("this scripted backend verifies chains only")
+        if seq not in self.trees:
+            raise BackendError(f"sequence {seq} has no tree of the last pass")
+        part, branches = self.trees[seq]
+        assert part.parents is not None
+        if any(part.parents[b] != a for a, b in pairwise([-1, *nodes])):
+            raise BackendError(f"rows {list(nodes)} are no path of the tree")
+        del self.trees[seq]
+        if nodes:
+            self.caches[seq][:] = branches[nodes[-1]]
+
+    def _check_tree(self, parents: Sequence[int], n: int) -> None:
+        if not self.capabilities.tree:
+            raise UnsupportedError("this scripted backend verifies chains only")
+        assert len(parents) == n
+        assert all(-1 <= parent < i for i, parent in enumerate(parents))
+        leaves = n - len({parent for parent in parents if parent >= 0})
+        if leaves > self.capabilities.max_leaves:
+            raise DecodeError(
+                f"a tree of {leaves} leaves, the most is {self.capabilities.max_leaves}"
+            )
 
     def checkpoint(self, seq: SeqId) -> Checkpoint:
         if self.capabilities.rollback is Rollback.NONE:
@@ -213,6 +253,7 @@ class ScriptedBackend:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         assert isinstance(checkpoint.state, tuple)
+        self.trees.pop(checkpoint.seq, None)
         self.caches[checkpoint.seq][:] = checkpoint.state
 
     def fork(self, seq: SeqId) -> SeqId:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import pytest
 from agentspec.audit.record import Cut, Pass, Recorder, Restored, Saved, Turn, digest, gap
 from agentspec.audit.replay import replay
 from agentspec.backends.base import Backend, Rollback, Rows
+from agentspec.engine.session import LiveSequence
+from agentspec.errors import UnsupportedError
 from agentspec.testing.scripted import ScriptedBackend
+from agentspec.types import Draft
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -22,6 +26,20 @@ def recorded(chat: Any, **options: Any) -> tuple[Recorder, Any]:
     return recorder, recorder.backend
 
 
+def test_the_recorder_takes_no_trees(chat: Any) -> None:
+    backend = chat.backend(chat.hashed(), max_leaves=4)
+    recorder = Recorder(backend)
+    assert recorder.capabilities == replace(backend.capabilities, tree=False, max_leaves=1)
+    seq = recorder.open()
+    with pytest.raises(UnsupportedError, match="tree"):
+        recorder.forward([Rows(seq, [1, 2], parents=[-1, -1])])
+    with pytest.raises(UnsupportedError, match="tree"):
+        recorder.commit_path(seq, [0])
+    assert not backend.passes
+    draft = Draft((1, 2), ("x", "x"), (None, None), (-1, -1))
+    assert LiveSequence(recorder).verifiable(draft) == Draft.chain([1], "x")
+
+
 def test_the_recorder_passes_everything_on(chat: Any, tmp_path: Path) -> None:
     recorder, backend = recorded(chat)
     as_backend: Backend = recorder
@@ -29,7 +47,7 @@ def test_the_recorder_passes_everything_on(chat: Any, tmp_path: Path) -> None:
     assert as_backend.max_rows == backend.max_rows
     assert as_backend.vocab_size == backend.vocab_size
     assert as_backend.tokenizer is backend.tokenizer
-    assert as_backend.capabilities is backend.capabilities
+    assert as_backend.capabilities == backend.capabilities
     seq = as_backend.open()
     output = as_backend.forward([Rows(seq, [1, 2, 3], logits_from=1)])
     assert [output.argmax(i) for i in range(2)] == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,11 +16,20 @@ from agentspec.propose.draft_model import DraftModel
 from agentspec.propose.lookup import Lookup
 from agentspec.testing.loop import Answer, Loop, check_draft
 from agentspec.testing.scripted import Law, ScriptedBackend, ScriptedProposer
-from agentspec.types import Draft, Proposer, Verdict
+from agentspec.types import EMPTY_DRAFT, Draft, Proposer, Verdict
 
 PROMPT = [1, 2, 3, 1, 2]
 TOKENS = 14
-ROLLBACKS = list(Rollback)
+
+
+@dataclass(frozen=True)
+class Trees:
+    """A target that verifies trees, and takes rows back as it says."""
+
+    rollback: Rollback
+
+
+ROLLBACKS = [*Rollback, *map(Trees, Rollback)]
 
 
 class Bomb:
@@ -70,23 +80,50 @@ class Fragile(ScriptedBackend):
         self._touch("checkpoint", False)
         return super().checkpoint(seq)
 
+    def commit_path(self, seq: int, nodes: Sequence[int]) -> None:
+        self._touch("commit", False)
+        super().commit_path(seq, nodes)
+        self._touch("commit", True)
 
-def fragile(world: Any, law: Law, rollback: Rollback) -> Fragile:
-    plain = world.target()
-    return Fragile(law, world.vocab, rollback=rollback, tokenizer=plain.tokenizer)
+
+def fragile(world: Any, law: Law, rollback: Rollback, max_leaves: int = 1) -> Fragile:
+    return Fragile(
+        law,
+        world.vocab,
+        rollback=rollback,
+        max_leaves=max_leaves,
+        tokenizer=world.target().tokenizer,
+    )
 
 
 class Bench:
     """A target, a draft model and a lookup that may break, and the same ones whole."""
 
-    def __init__(self, world: Any, rollback: Rollback, seed: int = 1) -> None:
+    def __init__(self, world: Any, rollback: Rollback | Trees, seed: int = 1) -> None:
         self.world, self.seed = world, seed
         self.law = self.never_ends(world.target(seed).law)
-        self.target = fragile(world, self.law, rollback)
+        trees = isinstance(rollback, Trees)
+        if isinstance(rollback, Trees):
+            rollback = rollback.rollback
+        self.target = fragile(world, self.law, rollback, 3 if trees else 1)
         self.small = fragile(world, self.never_ends(world.near(seed)), rollback)
         self.loop = Loop(self.target, chunk=2)
         self.draft = DraftModel(self.small, target_vocab=world.vocab, k=3, p_min=0.2)
         self.proposers: list[Proposer] = [Lookup(min_match=2), self.draft]
+        if trees:
+            self.proposers.insert(0, ScriptedProposer(self.tree))
+
+    def tree(self, text: Sequence[int], room: int) -> Draft:
+        """Right one to three tokens deep, beside wrong ones; at some places of the text nothing."""
+        right = list(text)
+        for _ in range(3):
+            right.append(int(self.law(right).argmax()))
+        a, b, c = right[len(text) :]
+        wrong = (a + 1) % 11, (b + 1) % 11, (c + len(text) % 2) % 11
+        tree = Draft(
+            (wrong[0], a, wrong[1], b, 3, wrong[2]), ("t",) * 6, (None,) * 6, (-1, -1, 1, 1, 0, 3)
+        )
+        return tree if len(text) % 5 else EMPTY_DRAFT
 
     def never_ends(self, law: Law) -> Law:
         def endless(cached: Sequence[int]) -> Any:
@@ -134,7 +171,7 @@ def explode(bench: Bench, backend: Fragile, bomb: Bomb, where: str, behind: bool
     return answer
 
 
-@pytest.mark.parametrize("rollback", ROLLBACKS)
+@pytest.mark.parametrize("rollback", ROLLBACKS, ids=str)
 @pytest.mark.parametrize(
     ("error", "behind"),
     [
@@ -147,7 +184,7 @@ def explode(bench: Bench, backend: Fragile, bomb: Bomb, where: str, behind: bool
     ],
 )
 def test_a_failure_in_any_pass_of_the_target(
-    world: Any, rollback: Rollback, error: type[BaseException], behind: bool
+    world: Any, rollback: Rollback | Trees, error: type[BaseException], behind: bool
 ) -> None:
     for at in range(100):
         bench = Bench(world, rollback)
@@ -160,11 +197,15 @@ def test_a_failure_in_any_pass_of_the_target(
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
-@pytest.mark.parametrize("rollback", [Rollback.TRIM, Rollback.CHECKPOINT])
-def test_an_interrupt_in_any_rollback(world: Any, rollback: Rollback, behind: bool) -> None:
+@pytest.mark.parametrize(
+    "rollback", [Rollback.TRIM, Rollback.CHECKPOINT, *map(Trees, Rollback)], ids=str
+)
+def test_an_interrupt_in_any_rollback_or_commit(
+    world: Any, rollback: Rollback | Trees, behind: bool
+) -> None:
     for at in range(100):
         bench = Bench(world, rollback)
-        where = "rollback restore checkpoint"
+        where = "rollback restore checkpoint commit"
         answer = explode(bench, bench.target, Bomb(at, KeyboardInterrupt), where, behind)
         bench.check()
         if answer is not None:
@@ -173,10 +214,10 @@ def test_an_interrupt_in_any_rollback(world: Any, rollback: Rollback, behind: bo
     pytest.fail("the bomb went off in every turn")
 
 
-@pytest.mark.parametrize("rollback", ROLLBACKS)
+@pytest.mark.parametrize("rollback", ROLLBACKS, ids=str)
 @pytest.mark.parametrize("error", [DecodeError, SequenceLostError])
 def test_a_failure_in_any_pass_of_the_draft_model_costs_speed_only(
-    world: Any, rollback: Rollback, error: type[BaseException]
+    world: Any, rollback: Rollback | Trees, error: type[BaseException]
 ) -> None:
     for at in range(100):
         bench = Bench(world, rollback)
@@ -190,11 +231,11 @@ def test_a_failure_in_any_pass_of_the_draft_model_costs_speed_only(
     pytest.fail("the bomb went off in every turn")
 
 
-@pytest.mark.parametrize("rollback", ROLLBACKS)
+@pytest.mark.parametrize("rollback", ROLLBACKS, ids=str)
 @pytest.mark.parametrize("error", [CancelledError, KeyboardInterrupt])
 @pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
 def test_an_interrupt_in_any_pass_of_the_draft_model(
-    world: Any, rollback: Rollback, error: type[BaseException], behind: bool
+    world: Any, rollback: Rollback | Trees, error: type[BaseException], behind: bool
 ) -> None:
     for at in range(100):
         bench = Bench(world, rollback)
@@ -205,11 +246,11 @@ def test_an_interrupt_in_any_pass_of_the_draft_model(
     pytest.fail("the bomb went off in every turn")
 
 
-@pytest.mark.parametrize("rollback", ROLLBACKS)
+@pytest.mark.parametrize("rollback", ROLLBACKS, ids=str)
 @pytest.mark.parametrize("who", ["law", "small.law"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_an_error_while_a_row_is_read(
-    world: Any, rollback: Rollback, who: str, error: type[BaseException]
+    world: Any, rollback: Rollback | Trees, who: str, error: type[BaseException]
 ) -> None:
     for at in range(100):
         bench = Bench(world, rollback)
@@ -238,8 +279,8 @@ def test_an_error_while_a_row_is_read(
     pytest.fail("the bomb went off in every turn")
 
 
-@pytest.mark.parametrize("rollback", ROLLBACKS)
-def test_the_consumer_may_leave_after_any_step(world: Any, rollback: Rollback) -> None:
+@pytest.mark.parametrize("rollback", ROLLBACKS, ids=str)
+def test_the_consumer_may_leave_after_any_step(world: Any, rollback: Rollback | Trees) -> None:
     steps = len(Bench(world, rollback).turn(PROMPT).verdicts)
     assert steps > 4
     for leave in range(steps + 1):
@@ -251,8 +292,8 @@ def test_the_consumer_may_leave_after_any_step(world: Any, rollback: Rollback) -
         bench.check()
 
 
-@pytest.mark.parametrize("rollback", ROLLBACKS)
-def test_cancelling_at_any_step(world: Any, rollback: Rollback) -> None:
+@pytest.mark.parametrize("rollback", ROLLBACKS, ids=str)
+def test_cancelling_at_any_step(world: Any, rollback: Rollback | Trees) -> None:
     for at in range(100):
         bench = Bench(world, rollback)
         bomb, answer = Bomb(at, CancelledError), Answer()
@@ -395,7 +436,7 @@ def test_failures_in_turn_after_turn(world: Any, data: st.DataObject) -> None:
         backend = data.draw(st.sampled_from(backends))
         error = data.draw(st.sampled_from([KeyboardInterrupt, CancelledError]))
         bomb = Bomb(data.draw(st.integers(0, 12)), error)
-        where = data.draw(st.sampled_from(["forward", "rollback restore", "checkpoint"]))
+        where = data.draw(st.sampled_from(["forward", "rollback restore", "checkpoint", "commit"]))
         explode(bench, backend, bomb, where, data.draw(st.booleans()))
     bench.check()
 

@@ -188,7 +188,7 @@ def bad_drafts(vocab: int) -> list[Any]:
         Draft.chain([-1, 2], "bad"),
         Draft((1, 2), ("bad", "bad"), (None, flat[:-1])),
         Draft((1,), ("bad",), (np.append(flat, 0.1),)),
-        Draft((1, 2), ("bad", "bad"), (None, None), parents=(-1, -1)),
+        Draft((1, 2), ("bad", "bad"), (None, flat), parents=(-1, -1)),
     ]
 
 

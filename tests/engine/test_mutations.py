@@ -11,21 +11,29 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from agentspec.backends.base import Rollback
+from agentspec.backends.base import Capabilities, Rollback
 from agentspec.control import controller as controllers
 from agentspec.control import rows as row_classes
 from agentspec.control.cost import CostCurve
 from agentspec.control.rows import RowClass
 from agentspec.engine import decode, sampling, session, stop, verify
 from agentspec.engine.sampling import Distribution, SeededChance
-from agentspec.errors import DecodeError
+from agentspec.errors import BackendError, DecodeError, UnsupportedError
 from agentspec.propose import draft_model
 from agentspec.propose.draft_model import DraftModel
 from agentspec.testing import loop as loops
 from agentspec.testing.chance import EnumeratedChance, Law, chi_square, distance, enumerate_law
 from agentspec.testing.loop import Loop
 from agentspec.testing.scripted import ScriptedBackend, ScriptedProposer, hashed_law
-from agentspec.types import Chance, Draft, Evidence, Proposer, SamplingParams, TurnContext
+from agentspec.types import (
+    EMPTY_DRAFT,
+    Chance,
+    Draft,
+    Evidence,
+    Proposer,
+    SamplingParams,
+    TurnContext,
+)
 
 VOCAB = 8
 PROMPT = [1, 2, 1]
@@ -150,6 +158,72 @@ def seeded_counts(world: Any) -> None:
     assert chi_square(seen, product_law(target)) > 1e-3
 
 
+def tree_model(rollback: Rollback = Rollback.TRIM) -> ScriptedBackend:
+    return ScriptedBackend(hashed_law(VOCAB, 3), VOCAB, rollback=rollback, max_leaves=4)
+
+
+def branching(target: ScriptedBackend, ranks: Sequence[int], parents: Sequence[int]) -> Any:
+    """Drafts the tree whose tokens have these ranks behind their branches."""
+
+    def guess(tokens: Sequence[int], room: int) -> Draft:
+        branches: list[list[int]] = []
+        for rank, parent in zip(ranks, parents, strict=True):
+            branch = branches[parent] if parent >= 0 else list(tokens)
+            branches.append([*branch, int(np.argsort(-target.law(branch))[rank])])
+        n = len(ranks)
+        run = tuple(branch[-1] for branch in branches)
+        return Draft(run, ("t",) * n, (None,) * n, tuple(parents)) if room >= n else EMPTY_DRAFT
+
+    return ScriptedProposer(guess)
+
+
+def tree_text(world: Any) -> None:
+    """Greedy text with trees = the law's own, in the passes of the steps alone."""
+    for rollback in Rollback:
+        for first in range(VOCAB - 1):
+            for ranks, parents in (
+                ((1, 0, 0, 1, 0), (-1, -1, 1, 1, 2)),  # a branch of three behind a wrong sibling
+                ((1, 0, 0), (-1, -1, 0)),  # a right-looking child of the wrong one
+                ((0, 1, 1), (-1, -1, 0)),
+            ):
+                target = tree_model(rollback)
+                drafts = [branching(target, ranks, parents)]
+                try:
+                    answer = Loop(target).answer([first], drafts, max_tokens=20)
+                except BackendError as error:
+                    raise AssertionError("no path of the tree") from error
+                assert not answer.stats.notes
+                assert answer.tokens == reference_text(target, [first], 20)
+                assert len(target.passes) == len(answer.verdicts), "a pass of repair"
+
+
+def tree_law(world: Any) -> None:
+    """Enumerated law with trees = the law without."""
+    target, params = tree_model(), SamplingParams(temperature=1.5, top_k=3, presence_penalty=1.0)
+
+    def law(trees: bool) -> Law:
+        def run(chance: EnumeratedChance) -> tuple[int, ...]:
+            target.caches.clear()
+            drafts = [branching(target, (1, 0, 0, 0), (-1, -1, 0, 1))] if trees else []
+            answer = Loop(target).answer([1], drafts, params=params, chance=chance, max_tokens=5)
+            return tuple(answer.tokens)
+
+        return enumerate_law(run)
+
+    assert distance(law(True), law(False)) < 1e-12
+
+
+def trees_are_taken_as_they_are_by_nobody_else(world: Any) -> None:
+    target = tree_model()
+    target.capabilities = Capabilities(Rollback.TRIM)
+    drafts = [branching(target, (1, 0, 0, 1, 0), (-1, -1, 1, 1, 2))]
+    try:
+        answer = Loop(target).answer([1], drafts, max_tokens=20)
+    except UnsupportedError as error:
+        raise AssertionError("a tree was sent to a backend without trees") from error
+    assert answer.tokens == reference_text(target, [1], 20)
+
+
 def residual_sums_to_one(world: Any) -> None:
     residual = Distribution(np.array([3.0, 1.0]), 4.0).residual(np.array([0.5, 0.5]))
     assert abs(residual.probs.sum() - 1.0) < 1e-12
@@ -262,6 +336,9 @@ CHECKS: list[Check] = [
     ends,
     padded_rows,
     stop_strings,
+    tree_text,
+    tree_law,
+    trees_are_taken_as_they_are_by_nobody_else,
 ]
 
 
@@ -325,36 +402,37 @@ def mutant(
         ),
         mutant(
             "bonus from the wrong row", greedy_text, verify, "judge",
-            "sampler.draw(output, n, position + n)",
-            "sampler.draw(output, max(n - 1, 0), position + n)", used_in=decode,
+            "sampler.draw(output, row, position)",
+            "sampler.draw(output, row if children[row] else max(node, 0), position)",
+            used_in=decode,
         ),
         mutant(
             "bonus from the wrong row, sampled", exact_law, verify, "judge",
-            "sampler.draw(output, n, position + n)",
-            "sampler.draw(output, max(n - 1, 0), position + n)", used_in=decode,
+            "sampler.draw(output, row, position)",
+            "sampler.draw(output, row if children[row] else max(node, 0), position)",
+            used_in=decode,
         ),
         mutant(
             "a draft row too late", greedy_text, verify, "judge",
-            "sampler.draw(output, i, position + i)", "sampler.draw(output, i + 1, position + i)",
-            used_in=decode,
+            "sampler.draw(output, row, position)",
+            "sampler.draw(output, row + bool(children[row]), position)", used_in=decode,
         ),
         mutant(
             "the bonus from a position used before", seeded_text, verify, "judge",
-            "sampler.draw(output, n, position + n)", "sampler.draw(output, n, position)",
-            used_in=decode,
+            "sampler.draw(output, row, position)",
+            "sampler.draw(output, row, position - (0 if children[row] else row))", used_in=decode,
         ),
         mutant(
             "position used twice, seeded", seeded_text, verify, "judge",
-            "sampler.draw(output, i, position + i)", "sampler.draw(output, i, position)",
-            used_in=decode,
+            "position += 1", "position += 0", used_in=decode,
         ),
         mutant(
             "the run goes on behind a rejection", greedy_text, verify, "judge",
-            "        if drawn != token:\n            return\n", "", used_in=decode,
+            "== drawn), None)", "== drawn), row if children[row] else None)", used_in=decode,
         ),
         mutant(
             "penalties do not see accepted tokens", penalised_law, verify, "judge",
-            "sampler.commit(drawn, output, i)", "pass", used_in=decode,
+            "sampler.commit(", "children[row] or sampler.commit(", used_in=decode,
         ),
         mutant(
             "the end inside a run is passed over", ends, decode, "decode",
@@ -413,6 +491,54 @@ def mutant(
         mutant(
             "padding counts as draft", padded_rows, session, "LiveSequence.commit",
             "self._rewind(len(self.tokens) - 1)", "pass",
+        ),
+        mutant(
+            "a sibling of the token drawn is walked to", tree_text, verify, "judge",
+            "== drawn), None)", "== drawn or drawn in "
+            "[draft.tokens[k] for k in children[row]]), None)", used_in=decode,
+        ),
+        mutant(
+            "a sibling of the token drawn is walked to, sampled", tree_law, verify, "judge",
+            "== drawn), None)", "== drawn or drawn in "
+            "[draft.tokens[k] for k in children[row]]), None)", used_in=decode,
+        ),
+        mutant(
+            "a child of any sibling stands", tree_text, verify, "judge",
+            "for j in children[row] if", "for j in range(len(draft)) if j > row - 1 and",
+            used_in=decode,
+        ),
+        mutant(
+            "the bonus of a tree from its last row", tree_text, verify, "judge",
+            "sampler.draw(output, row, position)",
+            "sampler.draw(output, row if children[row] else len(draft), position)",
+            used_in=decode,
+        ),
+        mutant(
+            "the bonus of a tree from its last row, sampled", tree_law, verify, "judge",
+            "sampler.draw(output, row, position)",
+            "sampler.draw(output, row if children[row] else len(draft), position)",
+            used_in=decode,
+        ),
+        mutant(
+            "penalties do not see the branch", tree_law, verify, "judge",
+            "sampler.commit(", "children[row] or sampler.commit(", used_in=decode,
+        ),
+        mutant(
+            "the branch is not committed", tree_text, session, "LiveSequence.commit",
+            "self.backend.commit_path(", "(lambda *_: None)(",
+        ),
+        mutant(
+            "the first branch is committed", tree_text, session, "LiveSequence.commit",
+            "[0, *(node + 1 for node in path)]", "[0, *(1 for _ in path[:1])]",
+        ),
+        mutant(
+            "the branch lacks its last token", tree_text, session, "LiveSequence.commit",
+            "[: len(tokens)]", "[: len(path)]",
+        ),
+        mutant(
+            "trees for all", trees_are_taken_as_they_are_by_nobody_else, session,
+            "LiveSequence.verifiable",
+            "can.max_leaves if can.tree else 1", "9",
         ),
         mutant(
             "a class beyond what a pass may carry", padded_rows, row_classes, "RowClass.limit",
