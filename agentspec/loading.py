@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agentspec.audit.calibrate import Calibration
     from agentspec.backends.base import Backend
     from agentspec.backends.llama_cpp import LlamaCppBackend, LlamaSettings
+    from agentspec.control.cost import CostCurve
     from agentspec.models.catalog import Resolved
 
 NO_DRAFT = "none"
@@ -138,7 +139,6 @@ def _assemble(
     from agentspec.api import Engine
     from agentspec.audit.calibrate import exact_rows
     from agentspec.chat.template import load_template
-    from agentspec.control.cost import CostCurve
 
     tokenizer = target.tokenizer
     rows = ANY_ROWS
@@ -159,30 +159,58 @@ def _assemble(
         rows=rows,
         exact=settings.exact,
         speculation=settings.speculation,
-        cost=CostCurve.measure(target) if settings.speculation else None,
+        cost=_cost(target, draft, settings) if settings.speculation else None,
         # a cancel is heard between chunks: small ones where a chunk takes seconds
         chunk=settings.n_batch if gpu_in_use(settings) else min(settings.n_batch, 128),
     )
 
 
+def _cost(target: LlamaCppBackend, draft: LlamaCppBackend | None, settings: Settings) -> CostCurve:
+    """What passes cost on this device, as kept from earlier if that still holds."""
+    from agentspec.control.cost_store import learned_cost
+
+    return learned_cost(
+        _speed_key(target, settings),
+        target,
+        draft=draft,
+        draft_key=_speed_key(draft, settings) if draft is not None else None,
+    )
+
+
+def _speed_key(model: LlamaCppBackend, settings: Settings) -> dict[str, Any]:
+    """Everything a pass's time depends on, its quantisation included: that is in the file."""
+    from agentspec.backends.llama_devices import devices
+
+    key = _device_key(model, settings)
+    # these change how much is held and where a prompt is cut, not what a pass computes
+    for name in ("n_ctx", "mmap", "chunk"):
+        key["settings"].pop(name, None)
+    return {**key, "devices": devices()}
+
+
 def _calibration(target: LlamaCppBackend, settings: Settings) -> Calibration:
     """What this device does with this file and these settings, measured once and kept."""
-    from importlib.metadata import version
-
     from agentspec.audit.calibrate import CONTEXTS, COUNTS, calibrate
     from agentspec.audit.store import cached_calibration
+
+    key = {**_device_key(target, settings), "tried": [COUNTS, CONTEXTS]}
+    return cached_calibration(key, lambda: calibrate(target))
+
+
+def _device_key(model: LlamaCppBackend, settings: Settings) -> dict[str, Any]:
+    """The file, settings (threads among them), library and processor of a loaded model."""
+    from importlib.metadata import version
+
     from agentspec.machine import cores, cpu_model
 
-    stat = target.path.stat()
-    key = {
-        "file": [target.path.name, stat.st_size, stat.st_mtime_ns],
-        "settings": asdict(target.settings),
+    stat = model.path.stat()
+    return {
+        "file": [model.path.name, stat.st_size, stat.st_mtime_ns],
+        "settings": asdict(model.settings),
         "gpu": gpu_in_use(settings),
         "library": version("llama-cpp-python"),
         "cpu": [cpu_model(), cores()],
-        "tried": [COUNTS, CONTEXTS],
     }
-    return cached_calibration(key, lambda: calibrate(target))
 
 
 def _piece(tokenizer: Any, token: int | None) -> str:

@@ -36,8 +36,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
-    """`load_engine` on one thread, with calibrations kept in a folder of the test."""
+    """`load_engine` on one thread, with all that is kept in folders of the test."""
     monkeypatch.setattr("agentspec.audit.store._default_folder", lambda: tmp_path / "kept")
+    monkeypatch.setattr("agentspec.control.cost_store._default_folder", lambda: tmp_path / "costs")
 
     def load_tiny(path: Path, **settings: Any) -> Any:
         small = {"n_ctx": 1024, "n_threads": 1, "n_gpu_layers": 0}
@@ -100,6 +101,31 @@ def test_a_draft_model_is_loaded_when_named_only(load: Any, tiny: Any) -> None:
             assert not answer.speculation.notes
     with load(path, draft=path, speculation=False) as engine:
         assert engine.draft is None
+
+
+def test_a_cost_curve_is_measured_once_per_setting(
+    load: Any, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agentspec.control.cost import CostCurve
+
+    measured: list[Any] = []
+    real = CostCurve.measure
+
+    def measure(backend: Any, **options: Any) -> CostCurve:
+        measured.append(backend)
+        return real(backend, **{**options, "budget": 0.2})
+
+    monkeypatch.setattr(CostCurve, "measure", measure)
+    # passes of a tiny model are mostly noise
+    monkeypatch.setattr(CostCurve, "agrees", lambda *_, **__: True)
+    for settings, times in (({}, 1), ({"n_ctx": 900}, 1), ({"n_threads": 2}, 2), ({}, 2)):
+        with load(tiny("dense"), **settings) as engine:
+            assert engine.cost.draft is None
+        assert len(measured) == times
+    with load(tiny("dense"), draft=tiny("dense")) as engine:
+        assert engine.cost.draft() > 0
+    assert len(measured) == 2
+    assert len(list((tmp_path / "costs").iterdir())) == 3
 
 
 def test_exact_mode_calibrates_once_and_gives_the_same_text(

@@ -2,41 +2,112 @@
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-from agentspec.backends.base import Backend, Rows
+import numpy as np
+
+from agentspec.backends.base import Backend
+from agentspec.control.cost_draft import DraftCost
+from agentspec.control.cost_filter import (
+    BUCKETS,
+    CONTEXTS,
+    MOST_ROWS,
+    RatioFilter,
+    bucket_of,
+)
+from agentspec.control.cost_probe import PROBES, Probe, probe_contexts, probe_rows
 from agentspec.errors import ConfigError
 
-PROBES = (1, 2, 3, 4, 6, 8, 12, 16)
-"""Row counts measured at load; those between are interpolated."""
+__all__ = ["PROBES", "CostCurve", "CostView", "DraftCost", "Keeper"]
 
-_TRUST = 0.1
+_TABLE = MOST_ROWS + 1
+_REFIT = 8
+"""Passes between two fits: one pass moves a curve by little, and a fit takes 0.1 ms."""
+_KEEP = 64
+_CHANGED = math.log(1.25)
+_MEASURED_SD = 0.05
+_FILLED = (2048, 8192, 32768)
+
+
+class Keeper(Protocol):
+    """Keeps a curve somewhere: `due` is asked every few passes, `save` is for the end."""
+
+    def due(self) -> None: ...
+
+    def save(self) -> None: ...
+
+
+class CostView:
+    """The curve at one context length, for the decisions of one step: cost per row count."""
+
+    __slots__ = ("_rows", "_table", "_values")
+
+    def __init__(self, rows: Sequence[int], values: Sequence[float]) -> None:
+        self._rows = rows
+        self._values = values
+        self._table = [0.0, *(self._at(k) for k in range(1, _TABLE))]
+
+    def __call__(self, rows: int) -> float:
+        if rows < _TABLE:
+            return self._table[rows]
+        return self._at(rows)
+
+    def _at(self, rows: int) -> float:
+        """Linear between points, which keeps steps between neighbours; the last slope beyond."""
+        known, values = self._rows, self._values
+        at = bisect_left(known, rows)
+        if at < len(known) and known[at] == rows:
+            return values[at]
+        if at == len(known):
+            if at == 1:
+                return values[0] * rows
+            at -= 1
+        x0, x1, y0, y1 = known[at - 1], known[at], values[at - 1], values[at]
+        return max(y0, y0 + (y1 - y0) * (rows - x0) / (x1 - x0))
 
 
 class CostCurve:
     """cost(k): time of a target pass over k rows over the time of one row.
 
-    Linear between points, the last slope beyond; never falling, since a pass can be padded.
-    `observe` refines a measured curve with real passes; a given curve stays as it is.
+    Never falling, since a pass can be padded, and linear between the counts that were seen.
+    `observe` refines a measured curve with real passes, by context length; a given curve stays as
+    it is. `draft` is what a pass of the draft model costs, where there is one.
     """
 
-    def __init__(self, points: Mapping[int, float], *, fixed: bool = False) -> None:
+    def __init__(
+        self, points: Mapping[int, float], *, fixed: bool = False, draft: DraftCost | None = None
+    ) -> None:
         if 1 not in points:
             raise ConfigError("a cost curve needs a point for one row")
-        if any(k < 1 or not value > 0 for k, value in points.items()):
+        if any(k < 1 or not 0 < value < math.inf for k, value in points.items()):
             raise ConfigError("a cost curve needs row counts >= 1 and positive costs")
-        self._rows = sorted(points)
-        self._seconds = {k: float(points[k]) for k in self._rows}
-        self._fixed = fixed
-        self._table: list[float] = []
-        self._fit()
+        self.draft = draft
+        self.keeper: Keeper | None = None
+        self._passes = 0
+        self._views: list[CostView | None] = [None] * (BUCKETS + 1)
+        self._filter: RatioFilter | None = None
+        if fixed:
+            rows = sorted(points)
+            costs = np.maximum.accumulate([points[k] / points[1] for k in rows]).tolist()
+            self._views = [CostView(rows, costs)] * (BUCKETS + 1)
+            self._rows = rows
+        else:
+            ratios = {k: math.log(points[k] / points[1]) for k in points if 1 < k <= MOST_ROWS}
+            self._filter = RatioFilter(ratios, math.log(points[1]), sd=_MEASURED_SD)
 
     @classmethod
-    def from_points(cls, points: Mapping[int, float]) -> CostCurve:
-        """A given curve: `{1: 1.0, 2: 1.4, …}`. Raises ConfigError."""
-        return cls(points, fixed=True)
+    def from_points(cls, points: Mapping[int, float], *, draft: float | None = None) -> CostCurve:
+        """A given curve: `{1: 1.0, 2: 1.4, …}`; `draft` is the cost of a draft pass.
+
+        Raises ConfigError.
+        """
+        return cls(
+            points, fixed=True, draft=None if draft is None else DraftCost(draft, fixed=True)
+        )
 
     @classmethod
     def measure(
@@ -47,77 +118,151 @@ class CostCurve:
         budget: float = 2.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> CostCurve:
-        """Time passes of a few row counts on an empty sequence, within `budget` seconds.
-
-        The fastest of the repeats counts: noise only adds. Probes that the budget does not reach
-        follow the last slope.
-        """
-        seq = backend.open()
-        best: dict[int, float] = {}
+        """Time passes within `budget` seconds; steps are searched for, longer contexts last."""
+        probe = Probe(backend, budget=budget, clock=clock)
         try:
-            started = clock()
-            warm = [1] * min(32, backend.n_ctx // 2, backend.max_rows)
-            backend.forward([Rows(seq, warm, logits_from=len(warm))])
-            saved = backend.checkpoint(seq)
-            for _ in range(3):
-                for k in probes:
-                    if len(warm) + k > backend.n_ctx or k > backend.max_rows:
-                        continue
-                    spent = clock() - started
-                    if 1 in best and spent + best.get(k, 0.0) > budget:
-                        continue
-                    begin = clock()
-                    output = backend.forward([Rows(seq, [1] * k, logits_from=0)])
-                    output.argmax(k - 1)
-                    best[k] = min(best.get(k, float("inf")), clock() - begin)
-                    backend.restore(saved)
+            seconds = probe_rows(probe, probes)
+            curve = cls(seconds)
+            most = max(seconds)
+            for rows, took, context in probe_contexts(probe, _FILLED, seconds[most] / most):
+                curve.observe(rows, took, context)
         finally:
-            backend.drop(seq)
-        return cls(best)
+            probe.close()
+        curve._views = [None] * (BUCKETS + 1)
+        return curve
 
-    def __call__(self, rows: int) -> float:
-        if rows < len(self._table):
-            return self._table[rows]
-        return self._at(rows)
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> CostCurve:
+        """The curve of a kept state. Raises ValueError, LookupError, TypeError, AttributeError."""
+        curve = cls({1: 1.0})
+        curve._filter = RatioFilter.of(state)
+        return curve
 
-    def observe(self, rows: int, seconds: float) -> None:
-        """A real pass of this many rows took this long."""
-        if self._fixed or rows < 1:
+    def state(self) -> dict[str, Any]:
+        """What a measured curve has learned, as JSON takes it."""
+        assert self._filter is not None, "a given curve has no state"
+        return self._filter.state()
+
+    def agrees(
+        self,
+        backend: Backend,
+        *,
+        budget: float = 0.3,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> bool:
+        """Whether passes over one, two and more rows still cost what they did, to 25 %.
+
+        As large a count as the budget allows is tried; where they do not agree, twice more with
+        more time, since a busy machine looks like another one.
+        """
+        view = self.at(0)
+        probe = Probe(backend, budget=budget, clock=clock)
+        try:
+            probe.round([1])
+            one, left = probe.best()[1], probe.left
+            large = [k for k in (16, 8, 4) if probe.fits(k) and one * (view(2) + view(k)) <= left]
+            counts = [k for k in (2, *large[:1]) if probe.fits(k)]
+            probe.round(counts, extend=True)
+            for _ in range(2):
+                if self._near(probe.best()):
+                    return True
+                probe.prolong(3 * budget)
+                probe.round([1, *counts])
+            return self._near(probe.best())
+        finally:
+            probe.close()
+
+    def _near(self, seconds: Mapping[int, float]) -> bool:
+        view = self.at(0)
+        return all(
+            abs(math.log(took / seconds[1] / view(k))) <= _CHANGED for k, took in seconds.items()
+        )
+
+    def __call__(self, rows: int, context: int | None = None) -> float:
+        return (self._views[bucket_of(context)] or self._fit(bucket_of(context)))(rows)
+
+    def at(self, context: int | None) -> CostView:
+        """The curve at a context of so many cached tokens; ask anew for every step."""
+        bucket = bucket_of(context)
+        return self._views[bucket] or self._fit(bucket)
+
+    def row_seconds(self, context: int | None = None) -> float:
+        """Seconds of a target pass over one row, as fast as the machine is now; given curves: 1."""
+        if self._filter is None:
+            return 1.0
+        return math.exp(self._filter.level + self._filter.base(bucket_of(context)))
+
+    def observe(self, rows: int, seconds: float, context: int | None = None) -> None:
+        """A real pass of this many rows behind `context` cached tokens took this long."""
+        known = self._filter
+        if known is None or not 1 <= rows <= MOST_ROWS or not 0 < seconds < math.inf:
             return
-        known = self._seconds.get(rows)
-        if known is None:
-            known = self._at(rows) * self._seconds[1]
-            self._rows = sorted([*self._rows, rows])
-        # one stray slow pass (another process had the cores) must not look like the device
-        seconds = min(seconds, 3.0 * known)
-        self._seconds[rows] = known + _TRUST * (seconds - known)
-        self._fit()
+        if not known.knows(rows):
+            known.add(rows, math.log(self(rows)))
+        known.observe(rows, seconds, bucket_of(context))
+        self._passes += 1
+        if self._passes % _REFIT == 0:
+            self._views = [None] * (BUCKETS + 1)
+        if self.keeper is not None and self._passes % _KEEP == 0:
+            self.keeper.due()
+
+    def observe_draft(self, seconds: float, passes: int = 1, context: int | None = None) -> None:
+        """So many passes of the draft model, one token each, took this long together."""
+        if self.draft is not None and self._filter is not None:
+            self.draft.observe(seconds, passes, row_seconds=self.row_seconds(context))
+
+    def save(self) -> None:
+        """Keep what was learned, where the curve is kept at all."""
+        if self.keeper is not None:
+            self.keeper.save()
 
     def points(self) -> dict[int, float]:
         """The curve as points, in passes over one row."""
-        return {k: self(k) for k in self._rows}
+        rows = self._rows if self._filter is None else [1, *sorted(self._filter.rows)]
+        return {k: self(k) for k in rows}
 
-    def _fit(self) -> None:
-        """Monotone: a cost is never below that of fewer rows. Then tabulate the common part."""
-        one = self._seconds[1]
-        self._costs, floor = [], 0.0
-        for k in self._rows:
-            floor = max(floor, self._seconds[k] / one)
-            self._costs.append(floor)
-        self._table = [0.0, *(self._at(k) for k in range(1, 65))]
+    def describe(self) -> list[str]:
+        """The curve in short lines for people, most rows last."""
+        view = self.at(None)
+        given = self._filter is None
+        time_of_row = "given" if given else f"{self.row_seconds() * 1e3:.3g} ms per pass"
+        lines = [f"1 row: 1.00 ({time_of_row})"]
+        rows = [k for k in self.points() if k > 1]
+        lines += [f"{k} rows: {view(k):.2f}" for k in rows]
+        for b in range(BUCKETS if not given else 0):
+            there = self._views[b] or self._fit(b)
+            differ = [k for k in rows if abs(there(k) / view(k) - 1.0) > 0.05]
+            if differ:
+                low = ([0, *CONTEXTS])[b]
+                costs = ", ".join(f"{k} rows: {there(k):.2f}" for k in differ)
+                lines.append(f"from {low} cached tokens on: {costs}")
+        if self.draft is not None:
+            lines.append(f"draft pass: {self.draft():.2f}")
+        return lines
 
-    def _at(self, rows: int) -> float:
-        at = bisect_left(self._rows, rows)
-        if at < len(self._rows) and self._rows[at] == rows:
-            return self._costs[at]
-        if at == len(self._rows):
-            if at == 1:
-                return self._costs[0] * rows
-            low, high = at - 2, at - 1
-        else:
-            low, high = at - 1, at
-        (x0, x1), (y0, y1) = (
-            (self._rows[low], self._rows[high]),
-            (self._costs[low], self._costs[high]),
-        )
-        return max(self._costs[low], y0 + (y1 - y0) * (rows - x0) / (x1 - x0))
+    def _fit(self, bucket: int) -> CostView:
+        """Monotone in the rows, by the least change that the certainty of each count allows."""
+        assert self._filter is not None
+        values, variances = self._filter.curve(bucket)
+        order = np.argsort(self._filter.rows)
+        rows = [self._filter.rows[i] for i in order]
+        logs = _isotonic(values[order].tolist(), (1.0 / (variances[order] + 1e-6)).tolist())
+        view = CostView([1, *rows], [1.0, *(math.exp(max(0.0, v)) for v in logs)])
+        self._views[bucket] = view
+        return view
+
+
+def _isotonic(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The never falling run nearest to `values` in weighted squares; it keeps steps upwards.
+
+    Pool adjacent violators (Ayer et al. 1955).
+    """
+    blocks: list[tuple[float, float, int]] = []
+    for value, weight in zip(values, weights, strict=True):
+        count = 1
+        while blocks and blocks[-1][0] >= value:
+            other, heavy, n = blocks.pop()
+            value = (value * weight + other * heavy) / (weight + heavy)
+            weight, count = weight + heavy, count + n
+        blocks.append((value, weight, count))
+    return [value for value, _, count in blocks for _ in range(count)]

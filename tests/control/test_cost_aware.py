@@ -105,7 +105,8 @@ def test_a_given_curve_is_not_refined_but_a_measured_one_is() -> None:
     given_curve.observe(2, 9.0)
     assert given_curve(2) == 1.5
     measured = CostCurve({1: 0.1, 2: 0.15})
-    for _ in range(200):
+    for _ in range(400):
+        measured.observe(1, 0.1)
         measured.observe(2, 0.3)
     assert measured(2) == pytest.approx(3.0, rel=0.05)
 
