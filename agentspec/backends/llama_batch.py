@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from agentspec.backends.base import Rows, SeqId
+from agentspec.backends.llama_tree import Branches, Tree
 from agentspec.errors import DecodeError, UnsupportedError
 
 
@@ -36,14 +37,16 @@ class Batch:
         self._tokens = np.ctypeslib.as_array(batch.token, (size,))
         self._positions = np.ctypeslib.as_array(batch.pos, (size,))
         self._wanted = np.ctypeslib.as_array(batch.logits, (size,))
-        for i in range(size):
-            batch.n_seq_id[i] = 1
+        self._n_ids = np.ctypeslib.as_array(batch.n_seq_id, (size,))
+        self._n_ids[:] = 1
 
-    def fill(self, rows: Sequence[Rows], before: Mapping[SeqId, int]) -> list[int]:
-        """Take the rows behind the `before` tokens of each sequence; the rows with logits.
+    def fill(
+        self, rows: Sequence[Rows], before: Mapping[SeqId, int], branches: Branches
+    ) -> tuple[list[int], tuple[SeqId, Tree] | None]:
+        """Take the rows behind the `before` tokens of each sequence: those with logits, the tree.
 
-        Raises DecodeError for rows that cannot be computed, UnsupportedError for trees, hidden
-        states and early exits.
+        Raises DecodeError for rows that cannot be computed, UnsupportedError for trees where
+        there are no `branches`, hidden states and early exits.
         """
         n = sum(len(part.tokens) for part in rows)
         if not 0 < n <= self._max_rows:
@@ -52,11 +55,16 @@ class Batch:
             raise DecodeError("a sequence comes twice in one pass; join its rows")
         at = 0
         asked: list[int] = []
+        tree: tuple[SeqId, Tree] | None = None
         for part in rows:
-            if part.parents is not None or part.hidden or part.exit_layer is not None:
-                raise UnsupportedError(
-                    "the llama.cpp backend verifies chains without hidden states"
-                )
+            if part.hidden or part.exit_layer is not None:
+                raise UnsupportedError("the llama.cpp backend has no hidden states and early exits")
+            if part.parents is not None:
+                if tree is not None:
+                    raise DecodeError("a pass takes one tree")
+                if len(part.parents) != len(part.tokens):
+                    raise DecodeError(f"{len(part.parents)} parents of {len(part.tokens)} rows")
+                tree = part.seq, Tree.of(part.parents, branches.count)
             count, start = len(part.tokens), before[part.seq]
             if start + count > self._n_ctx:
                 raise DecodeError(
@@ -72,12 +80,21 @@ class Batch:
             first = max(part.first_logits_row, 0)
             self._tokens[at : at + count] = tokens
             self._positions[at : at + count] = np.arange(start, start + count)
+            self._n_ids[at : at + count] = 1
             self._wanted[at : at + count] = 0
             self._wanted[at + first : at + count] = 1
             asked += range(at + first, at + count)
             seq_ids = self._batch.seq_id
-            for i in range(at, at + count):
-                seq_ids[i][0] = part.seq
+            if part.parents is None:
+                for i in range(at, at + count):
+                    seq_ids[i][0] = part.seq
+            else:
+                assert tree is not None
+                self._positions[at : at + count] = np.add(tree[1].depths, start)
+                for i, ids in enumerate(branches.ids(tree[1]), at):
+                    self._n_ids[i] = len(ids)
+                    for k, one in enumerate(ids):
+                        seq_ids[i][k] = one
             at += count
         if len(asked) > self._max_logits:
             raise DecodeError(
@@ -85,4 +102,4 @@ class Batch:
                 "(max_logit_rows)"
             )
         self._batch.n_tokens = n
-        return asked
+        return asked, tree

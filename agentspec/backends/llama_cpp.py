@@ -29,9 +29,11 @@ from agentspec.backends.llama_params import (
     check_memory,
     context_params,
     model_params,
+    tree_leaves,
 )
 from agentspec.backends.llama_state import fingerprint, read_state, write_state
 from agentspec.backends.llama_tokenizer import LlamaTokenizer
+from agentspec.backends.llama_tree import Branches
 from agentspec.errors import (
     BackendError,
     CancelledError,
@@ -104,8 +106,11 @@ class LlamaCppBackend:
         )
         self.capabilities = Capabilities(
             rollback=Rollback.CHECKPOINT if recurrent else Rollback.TRIM,
+            tree=self._leaves > 0,
+            max_leaves=max(self._leaves, 1),
             max_seqs=self.settings.max_seqs,
         )
+        self._branches = Branches(lib, self._memory, self.settings.max_seqs, self._leaves)
         if not recurrent:
             # a recurrent state cannot be taken out of a pass that stopped half-way, so there a
             # cancel is heard between passes only
@@ -141,7 +146,8 @@ class LlamaCppBackend:
                 )
             lines.clear()
             trained = int(lib.llama_model_n_ctx_train(handles.model))
-            wanted = context_params(lib, settings, trained)
+            self._leaves = tree_leaves(lib, handles.model, settings)
+            wanted = context_params(lib, settings, trained, self._leaves)
             check_memory(lib, header, settings, int(wanted.n_ctx))
             handles.ctx = lib.llama_init_from_model(handles.model, wanted)
             reraise()
@@ -150,7 +156,7 @@ class LlamaCppBackend:
                     f"llama.cpp cannot make a context of {wanted.n_ctx} tokens for {self.path}: "
                     f"{reason(lines)}; try a smaller n_ctx or another type_k and type_v"
                 )
-            handles.batch = lib.llama_batch_init(settings.chunk, 0, 1)
+            handles.batch = lib.llama_batch_init(settings.chunk, 0, max(self._leaves, 1))
 
     @_in_c
     def chat_template(self) -> str | None:
@@ -195,6 +201,7 @@ class LlamaCppBackend:
         return int(self._lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
 
     def _clear(self, seq: SeqId) -> None:
+        self._branches.cut(seq, 0)
         self._lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         self._mark_cut(seq, 0)
 
@@ -205,10 +212,13 @@ class LlamaCppBackend:
         handles = self._handles
         self._raise_cancelled()
         before = {part.seq: self.length(part.seq) for part in rows}
-        asked = self._batch.fill(rows, before)
+        self._branches.drop()
+        asked, tree = self._batch.fill(rows, before, self._branches)
         n = handles.batch.n_tokens
         self._pass += 1
         try:
+            if tree is not None:
+                self._branches.open(tree[0], before[tree[0]], tree[1])
             code = self._lib.llama_decode(handles.ctx, handles.batch)
             reraise()
         except BaseException:
@@ -241,6 +251,7 @@ class LlamaCppBackend:
 
     def _undo(self, before: dict[SeqId, int]) -> None:
         """Put every sequence of a failed pass back to its length; clear those that cannot."""
+        self._branches.drop()
         lost: dict[SeqId, RollbackError] = {}
         for seq, length in before.items():
             try:
@@ -272,6 +283,7 @@ class LlamaCppBackend:
     @_in_c
     def rollback(self, seq: SeqId, length: int) -> None:
         have = self.length(seq)
+        self._branches.drop()
         if length == have:
             return
         if not 0 <= length < have:
@@ -284,6 +296,7 @@ class LlamaCppBackend:
                     f"the sliding window of sequence {seq} begins at {oldest}; cutting to {length} "
                     f"needs it from {max(0, length - self.n_swa)}"
                 )
+        self._branches.cut(seq, length)
         if not self._lib.llama_memory_seq_rm(self._memory, seq, length, -1):
             raise RollbackError(
                 f"{self.path.name} cannot cut sequence {seq} from {have} to {length} tokens"
@@ -294,8 +307,12 @@ class LlamaCppBackend:
                 f"sequence {seq} has {self.length(seq)} tokens after a cut to {length}"
             )
 
+    @_in_c
     def commit_path(self, seq: SeqId, nodes: Sequence[int]) -> None:
-        raise UnsupportedError("the llama.cpp backend verifies chains only")
+        self._require(seq)
+        if not self._leaves:
+            raise UnsupportedError(f"{self.path.name} is loaded for chains only (tree_leaves)")
+        self._branches.commit(seq, nodes)
 
     @_in_c
     def checkpoint(self, seq: SeqId) -> Checkpoint:

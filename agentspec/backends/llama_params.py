@@ -47,7 +47,9 @@ class LlamaSettings:
     `n_ctx` is in tokens and shared by all sequences; it may exceed what the model was trained
     for, which is logged. `chunk` is the most rows of one pass, `max_logit_rows` the most of them
     that may ask for logits. `repack` lets llama.cpp rearrange weights for its fastest CPU
-    kernels, which makes logits depend more on the row count. Raises ConfigError.
+    kernels, which makes logits depend more on the row count. `tree_leaves` is the most leaves of
+    a drafted tree, below 2 none is verified; they cost nothing while none is. Models with
+    recurrent layers or a sliding window take none. Raises ConfigError.
     """
 
     n_ctx: int | None = 8192
@@ -62,6 +64,7 @@ class LlamaSettings:
     max_seqs: int = 1
     chunk: int = 512
     max_logit_rows: int = 128
+    tree_leaves: int = 8
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -71,6 +74,7 @@ class LlamaSettings:
             ("max_seqs", 1, _MAX_SEQS),
             ("chunk", 1, 1 << 16),
             ("max_logit_rows", 1, 1 << 16),
+            ("tree_leaves", 0, _MAX_SEQS - 1),
         ):
             value = getattr(self, name)
             if value is None and name in ("n_ctx", "n_threads"):
@@ -105,14 +109,17 @@ def model_params(lib: Any, settings: LlamaSettings) -> Any:
     return params
 
 
-def context_params(lib: Any, settings: LlamaSettings, n_ctx_train: int) -> Any:
-    """`llama_context_params` of the settings; one unified KV cache for several sequences."""
+def context_params(lib: Any, settings: LlamaSettings, n_ctx_train: int, leaves: int = 0) -> Any:
+    """`llama_context_params` of the settings; one unified KV cache for several sequences.
+
+    Each of the `leaves` of a tree takes a sequence id.
+    """
     params = lib.llama_context_default_params()
     params.n_ctx = settings.n_ctx or n_ctx_train
     params.n_batch = params.n_ubatch = settings.chunk
     params.n_outputs_max = min(settings.max_logit_rows, settings.chunk)
-    params.n_seq_max = settings.max_seqs
-    params.kv_unified = settings.max_seqs > 1
+    params.n_seq_max = settings.max_seqs + leaves
+    params.kv_unified = params.n_seq_max > 1
     params.n_threads = params.n_threads_batch = settings.n_threads or _usable_cores()
     params.flash_attn_type = (
         lib.LLAMA_FLASH_ATTN_TYPE_ENABLED
@@ -124,6 +131,20 @@ def context_params(lib: Any, settings: LlamaSettings, n_ctx_train: int) -> Any:
     params.swa_full = settings.swa_full
     params.no_perf = True
     return params
+
+
+def tree_leaves(lib: Any, model: Any, settings: LlamaSettings) -> int:
+    """The leaves of a tree that are taken: a recurrent state has no branches, a window moves on."""
+    if (
+        lib.llama_model_is_recurrent(model)
+        or lib.llama_model_is_hybrid(model)
+        or lib.llama_model_n_swa(model)
+    ):
+        return 0
+    # llama.cpp ends the process when there may be fewer rows with logits than sequences
+    room = min(_MAX_SEQS, settings.max_logit_rows, settings.chunk) - settings.max_seqs
+    leaves = min(settings.tree_leaves, room)
+    return leaves if leaves > 1 else 0
 
 
 def check_memory(lib: Any, header: GgufHeader, settings: LlamaSettings, n_ctx: int) -> None:

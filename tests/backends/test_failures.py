@@ -173,7 +173,7 @@ def test_rows_that_cannot_be_computed(
 
 
 def test_requests_the_backend_does_not_know(load: Load, tiny: Any) -> None:
-    backend = load(tiny(), max_logit_rows=4)
+    backend = load(tiny(), max_logit_rows=4, tree_leaves=0)
     seq = backend.open()
     for rows in (
         Rows(seq, [1, 2], parents=[-1, -1]),
