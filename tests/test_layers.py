@@ -36,7 +36,8 @@ LAYERS: dict[str, set[str]] = {
     "backends.base": BASE,
     "backends": BASE | {"backends", "models.gguf"},
     "engine": CONTRACT | {"engine"},
-    "control": CONTRACT | {"control", "syntax"},
+    # What is known of a candidate is worded once, for those that find it and those that weigh it.
+    "control": CONTRACT | {"control", "syntax", "context.evidence"},
     "propose": CONTRACT | {"propose", "context", "syntax", "engine"},
     "context": CONTRACT | {"context", "syntax"},
     "syntax": CONTRACT | {"syntax"},

@@ -29,7 +29,7 @@ from agentspec.engine.sampling import Sampler, SeededChance, logprobs
 from agentspec.engine.session import LiveSequence
 from agentspec.engine.stats import TurnStats
 from agentspec.engine.stop import StopRule
-from agentspec.propose.lookup import Lookup
+from agentspec.propose.longest import LongestMatch
 from agentspec.syntax.lexical import TokenClasses
 from agentspec.syntax.position import SyntaxTracker
 from agentspec.testing.scripted import ScriptedBackend, ScriptedOutput
@@ -134,10 +134,12 @@ def _logits() -> npt.NDArray[np.float32]:
 def _steps(seconds: float) -> Iterator[Line]:
     greedy = SamplingParams()
     yield Line("decode step, greedy", _step(greedy, [], seconds) * 1e3, "ms", 0.3)
-    lookup = _step(greedy, [Lookup()], seconds)
+    lookup = _step(greedy, [LongestMatch()], seconds)
     yield Line("decode step, greedy, with lookup", lookup * 1e3, "ms", 0.3)
     sampled = SamplingParams(temperature=0.7, top_k=40, top_p=0.95, seed=1)
-    yield Line("decode step, sampled, with lookup", _step(sampled, [Lookup()], seconds) * 1e3, "ms")
+    yield Line(
+        "decode step, sampled, with lookup", _step(sampled, [LongestMatch()], seconds) * 1e3, "ms"
+    )
 
 
 def _step(params: SamplingParams, proposers: list[Proposer], seconds: float) -> float:
@@ -202,7 +204,7 @@ def _lookup(seconds: float) -> Iterator[Line]:
     yield Line("lookup: bulk load", rate, "M tokens/s", 1.0, at_least=True)
     yield Line("lookup: memory", index.nbytes / len(index), "bytes/token", 32.0)
 
-    lookup = Lookup()
+    lookup = LongestMatch()
     lookup.begin(TurnContext(text.tolist(), SamplingParams(), SeededChance(1)))
     more = _agent_text(INDEXED + 40_000)[INDEXED:]
     adds: list[float] = []

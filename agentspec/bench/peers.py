@@ -15,7 +15,7 @@ from agentspec.backends.peers import Policy, llama_cpp_prompt_lookup, transforme
 from agentspec.bench.suffix_decoding import SuffixDecoding
 from agentspec.control.controller import Controller, FixedController
 from agentspec.errors import ConfigError, MissingExtraError
-from agentspec.propose.lookup import Lookup
+from agentspec.propose.longest import LongestMatch
 from agentspec.types import EMPTY_DRAFT, Draft, Evidence, Proposer, TurnContext, Verdict
 
 
@@ -186,7 +186,7 @@ def _ngram_simple(eos_ids: Set[int] = frozenset()) -> tuple[list[Proposer], Cont
 
 
 def _longest(eos_ids: Set[int] = frozenset(), *, k: int) -> tuple[list[Proposer], Controller]:
-    return _whole(Lookup(), k)
+    return _whole(LongestMatch(), k)
 
 
 def _suffix(

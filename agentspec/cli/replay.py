@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,27 +13,11 @@ import click
 from agentspec.cli._options import StepBar, give_report, out_option
 
 if TYPE_CHECKING:
-    from agentspec.backends.base import Backend, Tokenizer
+    from agentspec.backends.base import Backend
     from agentspec.replay.chatml import Tokens
     from agentspec.replay.draft_bits import DraftBits
+    from agentspec.replay.inputs import Vocabulary
     from agentspec.replay.run import Variant
-
-
-@dataclass(frozen=True)
-class _Vocabulary:
-    """Opens the tokenizer of a model file, here or in another process."""
-
-    path: Path
-
-    def __call__(self) -> Tokenizer:
-        from agentspec.backends.llama_vocab import open_vocabulary
-
-        return open_vocabulary(self.path)
-
-    def identity(self) -> str:
-        from agentspec.backends.llama_vocab import file_identity
-
-        return file_identity(self.path)
 
 
 @click.command("replay")
@@ -68,6 +51,11 @@ class _Vocabulary:
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     help="Write a JSON line per pass here.",
 )
+@click.option(
+    "--priors",
+    type=click.Path(path_type=Path, exists=True),
+    help="Fitted priors to start from; of a folder, the file SOURCE.json of each source.",
+)
 @click.option("--jobs", default=1, show_default=True, help="Processes.")
 @click.option("--no-cache", is_flag=True, help="Neither read nor keep token ids and draft passes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -84,6 +72,7 @@ def replay(
     peers: bool,
     only: str | None,
     trace: Path | None,
+    priors: Path | None,
     jobs: int,
     no_cache: bool,
     as_json: bool,
@@ -95,7 +84,7 @@ def replay(
     folders of them. Every pass is charged by the curve; plain decoding has speed 1.
     """
     from agentspec.replay.curves import choose_curves
-    from agentspec.replay.recording import read_recordings, read_sample, trace_files
+    from agentspec.replay.inputs import read_sessions, vocabulary_of
     from agentspec.replay.report import replay_report, replay_text
     from agentspec.replay.run import FULL, Plan, Result, ablations, variant
     from agentspec.replay.run import replay as run_replay
@@ -114,15 +103,13 @@ def replay(
     others, skipped = _peers() if peers else ((), [])
     variants += others
     states = (only,) if only else ("cold", "warm")
-    chosen = None if sample is None else read_sample(sample)
-    if sample is not None and chosen is not None and not files:
-        files = tuple(sample.parent / name for name in dict.fromkeys(n for n, _ in chosen))
-    recordings = read_recordings(trace_files(files), chosen)
-    vocabulary = _vocabulary(model)
+    vocabulary = vocabulary_of(model)
     kept = (lambda kind: ArrayStore(None)) if no_cache else ArrayStore.default
-    sessions = _tokenised(recordings, vocabulary, kept("tokens"))
+    sessions = read_sessions(files, vocabulary, kept("tokens"), sample=sample)
     bits = _draft_bits(draft, sessions, vocabulary, kept("draft")) if draft else None
-    plan = Plan(curves, variants, states, draft_cost=draft_cost, traced=trace is not None)
+    plan = Plan(
+        curves, variants, states, draft_cost=draft_cost, traced=trace is not None, priors=priors
+    )
     results: list[Result] = []
     with ExitStack() as stack:
         lines = stack.enter_context(trace.open("w", encoding="utf-8")) if trace else None
@@ -155,32 +142,15 @@ def _peers() -> tuple[tuple[Variant, ...], list[str]]:
     return tuple(Variant(f"peer {name}", peer=make) for name, make in found.items()), skipped
 
 
-def _vocabulary(model: str | None) -> _Vocabulary:
-    from agentspec.models import catalog
-
-    if model is None:
-        # any size of the family has the same vocabulary
-        on_disk = (catalog.locate(catalog.entry(f"qwen2.5-coder-{n}b")) for n in ("1.5", "0.5"))
-        path = next((p for p in on_disk if p is not None), None)
-        return _Vocabulary(path or catalog.path("qwen2.5-coder-1.5b"))
-    return _Vocabulary(catalog.resolve(model).path)
-
-
-def _tokenised(recordings: Any, vocabulary: _Vocabulary, store: Any) -> list[Tokens]:
-    from agentspec.replay.chatml import ChatEncoder
-    from agentspec.replay.tokenised import tokenise
-
-    return tokenise(recordings, lambda: ChatEncoder(vocabulary()), vocabulary.identity(), store)
-
-
 def _draft_bits(
-    draft: str, sessions: list[Tokens], vocabulary: _Vocabulary, store: Any
+    draft: str, sessions: list[Tokens], vocabulary: Vocabulary, store: Any
 ) -> list[DraftBits]:
     from agentspec.backends.pair import check_pair
     from agentspec.models import catalog
     from agentspec.replay.draft_bits import LOGIT_ROWS, draft_bits
+    from agentspec.replay.inputs import Vocabulary
 
-    drafter = _Vocabulary(catalog.resolve(draft).path)
+    drafter = Vocabulary(catalog.resolve(draft).path)
     target = vocabulary()
     check_pair(target, drafter())
 

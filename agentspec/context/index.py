@@ -99,6 +99,7 @@ class TokenIndex:
     def __init__(self, *, merge_at: int = 4096) -> None:
         self._merge_at = merge_at
         self._tokens = np.empty(1024, dtype=np.int32)
+        self._view = self._tokens.data
         self._n = 0
         self._parts: list[_Part] = []
         self._starts: list[int] = []
@@ -110,6 +111,11 @@ class TokenIndex:
     @property
     def tokens(self) -> npt.NDArray[np.int32]:
         return self._tokens[: self._n]
+
+    @property
+    def view(self) -> memoryview:
+        """The tokens, and room behind them, with plain ints as items; stale once it grows."""
+        return self._view
 
     @property
     def nbytes(self) -> int:
@@ -154,9 +160,29 @@ class TokenIndex:
         tokens the longest among the 32 latest places is taken, and of more than 1,024 places in
         one part only some are looked at.
         """
-        recent = np.asarray(query[-_REACH:], dtype=np.int32)
-        if not len(recent) or recent[-1] == SEPARATOR:
+        places, lengths = self._longest(query)
+        if not len(places):
             return None
+        length = int(lengths.max())
+        return Match(int(places[lengths == length].max()), length, len(places))
+
+    def places(self, query: Sequence[int], most: int = 8) -> list[tuple[int, int]]:
+        """Up to `most` places that match the end of `query` longest, each with its match length.
+
+        Latest first; where matches reach DEPTH tokens the longer ones before the shorter.
+        """
+        places, lengths = self._longest(query)
+        if len(places) > 1:
+            order = np.lexsort((places, lengths))[: -most - 1 : -1]
+            places, lengths = places[order], lengths[order]
+        return list(zip(places.tolist(), lengths.tolist(), strict=True))
+
+    def _longest(self, query: Sequence[int]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """The latest places that match for the most tokens up to DEPTH, and their whole lengths."""
+        recent = np.asarray(query[-_REACH:], dtype=np.int32)
+        nothing = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
+        if not len(recent) or recent[-1] == SEPARATOR:
+            return nothing
         backwards = recent[::-1]
         borders = np.flatnonzero(backwards == SEPARATOR)
         if len(borders):
@@ -166,16 +192,14 @@ class TokenIndex:
         found.append(self._fresh_places(backwards[:DEPTH].tolist()))
         far = max(length for _, length in found)
         if not far:
-            return None
+            return nothing
         parts = [places for places, length in found if length == far]
         places = np.concatenate(parts) if len(parts) > 1 else parts[0]
         if len(places) > _CANDIDATES:
             places = np.partition(places, len(places) - _CANDIDATES)[-_CANDIDATES:]
         if far < DEPTH or far == len(backwards):
-            return Match(int(places.max()), far, len(places))
-        lengths = self._match_lengths(places, backwards, far)
-        length = int(lengths.max())
-        return Match(int(places[lengths == length].max()), length, len(places))
+            return places, np.full(len(places), far, dtype=np.int64)
+        return places, self._match_lengths(places, backwards, far)
 
     def continuation(self, start: int, n: int) -> list[int]:
         """Up to n tokens from `start`, to the end of the document.
@@ -224,6 +248,7 @@ class TokenIndex:
             larger = np.empty(max(need, len(self._tokens) * 3 // 2), dtype=np.int32)
             larger[: self._n] = self._tokens[: self._n]
             self._tokens = larger
+            self._view = larger.data
 
     def _merge(self) -> None:
         """Sort what is new; parts of like size become one, so there are few to search."""

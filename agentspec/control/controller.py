@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from agentspec.control.cost import CostCurve
+from agentspec.control.pace import Pace
 from agentspec.control.rows import ANY_ROWS, RowClass
 from agentspec.control.survival import Survival
 from agentspec.types import EMPTY_DRAFT, Draft, Verdict
@@ -52,18 +53,19 @@ class FixedController:
 
 
 class CostAwareController:
-    """The draft length that maximises expected tokens per second, often none.
+    """The draft length that earns most, often none.
 
-    Takes the first draft that pays: with s(j) the learned probability that draft token j stands
-    when all before it did, K maximises (1 + sum of the running products of s) / cost(K + 1),
-    and must beat plain decoding by `margin`. Both depend only on evidence that was known before
-    the tokens were sampled.
+    With s(j) the learned probability that draft token j stands when all before it did, K
+    maximises 1 + the running products of s, summed to K, less the price of K + 1 rows: their cost
+    at the pace that passes earn (`Pace`). It must beat the plain pass by `margin` tokens. All of
+    it depends only on evidence that was known before the tokens were sampled.
     """
 
     def __init__(
         self,
         cost: CostCurve,
         survival: Survival | None = None,
+        pace: Pace | None = None,
         *,
         k: int = 32,
         margin: float = 0.02,
@@ -74,37 +76,66 @@ class CostAwareController:
         self._k = k
         self._margin = margin
         self._rows = rows
+        self._pace = pace or Pace(self._pass_cost, most=rows.limit(k))
+        self._offered: list[Draft] = []
 
     def choose(self, drafts: Iterable[Draft], room: int) -> Draft:
+        self._offered = []
+        best, most = EMPTY_DRAFT, 1.0 - self._pace.rate * self._pass_cost(1) + self._margin
         for draft in drafts:
-            k = self._best_length(draft, min(self._k, room, len(draft)))
-            if k:
-                return draft.truncate(k)
-        return EMPTY_DRAFT
+            if not draft.tokens:
+                continue
+            self._offered.append(draft)
+            k, worth = self._best_length(draft, min(self._k, room, len(draft)))
+            if k and worth > most:
+                best, most = draft.truncate(k), worth
+                break
+        return best
 
     def observe(self, verdict: Verdict, *, rows: int, seconds: float) -> None:
-        self._survival.observe(verdict.draft, verdict.accepted, verdict.judged)
+        for draft in self._offered or [verdict.draft]:
+            if draft.deterministic:
+                self._learn_all(draft, verdict.tokens)
+        if not verdict.draft.deterministic:
+            self._survival.observe(verdict.draft, verdict.accepted, verdict.judged)
+        self._offered = []
         self._cost.observe(rows, seconds)
+        self._pace.observe(len(verdict.tokens), self._cost(rows))
 
-    def _best_length(self, draft: Draft, most: int) -> int:
+    def _learn_all(self, draft: Draft, committed: Sequence[int]) -> None:
+        # what was committed is a draw from p whoever drafted: it judges every draft that agrees
+        # with it so far, also the tokens that were not verified
+        children, node = draft.children, -1
+        for token in committed:
+            following = children[node + 1]
+            for j in following:
+                self._survival.learn(draft, j, draft.tokens[j] == token)
+            node = next((j for j in following if draft.tokens[j] == token), -1)
+            if node < 0:
+                return
+
+    def _best_length(self, draft: Draft, most: int) -> tuple[int, float]:
+        """The best length and what it earns, 0 where no length beats the plain pass."""
         # What is known at token j of a sampled draft depends on the values of the tokens before
         # it. Looking past the first token that does not pay could throw those away because of
         # their own values, which changes the law of the output; stopping there cannot.
         sampled = not draft.deterministic
-        plain = 1.0 / self._pass_cost(1)
-        best, best_speed = 0, plain * (1.0 + self._margin)
-        tokens, stands = 1.0, 1.0
+        price = self._pace.rate
+        best, best_worth = 0, 1.0 - price * self._pass_cost(1) + self._margin
+        tokens = 1.0
+        stands: list[float] = []
+        parents = draft.parents
         for j in range(most):
-            stands *= self._survival.of(draft, j)
-            tokens += stands
-            speed = tokens / self._pass_cost(j + 2)
-            if speed > best_speed:
-                best, best_speed = j + 1, speed
+            parent = parents[j] if parents is not None else j - 1
+            chance = self._survival.of(draft, j)
+            stands.append(chance * stands[parent] if parent >= 0 else chance)
+            tokens += stands[j]
+            worth = tokens - price * self._pass_cost(j + 2)
+            if worth > best_worth:
+                best, best_worth = j + 1, worth
             elif sampled:
                 break
-            if stands < 0.02:
-                break
-        return best
+        return best, best_worth
 
     def _pass_cost(self, rows: int) -> float:
         return self._cost(rows + self._rows.padding(rows))

@@ -2,51 +2,65 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import math
+from collections.abc import Sequence
 
+from agentspec.context import evidence
+from agentspec.control.prior import Prior
 from agentspec.types import Draft
 
-# Match length in tokens: how much of the text before a draft token is known to agree.
-_LENGTHS = (2, 3, 4, 5, 6, 8, 10, 13, 17, 24, 33, 49)
-_LENGTH_PRIOR = (0.30, 0.37, 0.42, 0.50, 0.55, 0.62, 0.68, 0.74, 0.79, 0.83, 0.88, 0.92, 0.95)
-_CONFIDENCES = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
-_CONFIDENCE_PRIOR = (0.25, 0.40, 0.55, 0.70, 0.80, 0.90, 0.94, 0.97)
-_PRIOR_WEIGHT = 6.0
-_KEEP = 0.995
+_RATE = 0.3
+_FORGET = 0.001
+_LIMIT = 30.0
 
 
 class Survival:
-    """Acceptance by source and evidence, each class a forgetting count around a prior.
+    """A logistic model over slots of evidence, from a fitted prior on, learning at every verdict.
 
-    Evidence of a matched draft is the match length plus the draft tokens before this one; of a
-    draft model its own max(q). Both are known before the token is sampled. Tokens behind the
-    first rejection are censored: they are not counted.
+    The mixing of counts by order with weights learned online follows PAQ (Mahoney 2005); the
+    prior is what the classes share, and weights shrink back to it as they are used. Tokens behind
+    the first disagreement are censored: nothing is learned from them. Of a deterministic draft,
+    tokens that were not verified are judged by what was committed in their place.
     """
 
-    def __init__(self) -> None:
-        self._accepted: dict[tuple[str, str, int], float] = {}
-        self._judged: dict[tuple[str, str, int], float] = {}
+    def __init__(self, prior: Prior | None = None, *, learns: bool = True) -> None:
+        prior = prior or Prior.none()
+        self._prior = prior.weights
+        self._weights = list(prior.weights)
+        self._learns = learns
+
+    def chance(self, slots: Sequence[int]) -> float:
+        """The probability that a token with this evidence stands."""
+        weights = self._weights
+        odds = sum([weights[slot] for slot in slots])
+        return 1.0 / (1.0 + math.exp(-odds)) if -_LIMIT < odds < _LIMIT else float(odds > 0)
 
     def of(self, draft: Draft, j: int) -> float:
-        """The probability that token j stands when all before it did."""
-        source, kind, bucket, prior = self._class(draft, j)
-        key = (source, kind, bucket)
-        judged = self._judged.get(key, 0.0)
-        return (self._accepted.get(key, 0.0) + _PRIOR_WEIGHT * prior) / (judged + _PRIOR_WEIGHT)
+        """The probability that token j of a draft stands when all before it did."""
+        return self.chance(slots_of(draft, j))
 
     def observe(self, draft: Draft, accepted: int, judged: int) -> None:
-        """The target judged the first `judged` tokens and accepted `accepted` of them."""
+        """The first `judged` tokens of a chain were judged, the first `accepted` of them stood."""
         for j in range(min(judged, len(draft))):
-            source, kind, bucket, _ = self._class(draft, j)
-            key = (source, kind, bucket)
-            self._judged[key] = self._judged.get(key, 0.0) * _KEEP + 1.0
-            self._accepted[key] = self._accepted.get(key, 0.0) * _KEEP + (j < accepted)
+            self.learn(draft, j, j < accepted)
 
-    @staticmethod
-    def _class(draft: Draft, j: int) -> tuple[str, str, int, float]:
-        evidence = draft.evidence
-        if evidence.confidence:
-            bucket = bisect_right(_CONFIDENCES, evidence.confidence[j])
-            return draft.sources[j], "confidence", bucket, _CONFIDENCE_PRIOR[bucket]
-        bucket = bisect_right(_LENGTHS, evidence.match_length + j)
-        return draft.sources[j], "match", bucket, _LENGTH_PRIOR[bucket]
+    def learn(self, draft: Draft, j: int, stood: bool) -> None:
+        """Token j was judged: all before it stood."""
+        if not self._learns:
+            return
+        slots = slots_of(draft, j)
+        weights, prior = self._weights, self._prior
+        step = _RATE * (self.chance(slots) - stood) / len(slots)
+        for slot in slots:
+            weight = weights[slot]
+            weights[slot] = weight - step - _FORGET * (weight - prior[slot])
+
+
+def slots_of(draft: Draft, j: int) -> Sequence[int]:
+    """The slots of token j, whatever proposer it comes from."""
+    known = draft.evidence
+    if known.features:
+        return known.features[j]
+    if known.confidence:
+        return evidence.model_slots(known.confidence[j], j, evidence.NO_CLASS)
+    return evidence.plain_slots(known.match_length, j)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from agentspec.backends.base import Tokenizer
 from agentspec.control.controller import Controller
 from agentspec.control.cost import CostCurve
+from agentspec.control.prior import Prior
 from agentspec.drafting import PARTS, Drafting
 from agentspec.engine.decode import decode
 from agentspec.engine.panel import Panel
@@ -70,13 +73,17 @@ def ablations() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every session is replayed with; `draft_cost` is per pass of the draft model."""
+    """What every session is replayed with; `draft_cost` is per pass of the draft model.
+
+    `priors` is a file of fitted priors, or a folder with one for each source.
+    """
 
     curves: Mapping[str, Mapping[int, float]]
     variants: Sequence[Variant] = (FULL,)
     states: Sequence[str] = ("cold", "warm")
     draft_cost: float = 0.04
     traced: bool = False
+    priors: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +109,7 @@ def replay_session(
     bits: DraftBits | None = None,
     draft_cost: float = 0.04,
     trace: PassTrace | None = None,
+    prior: Prior | None = None,
 ) -> Tally:
     """Replay every answer of one session with an engine that has seen nothing before.
 
@@ -118,6 +126,7 @@ def replay_session(
         draft=drafter,
         fixed_k=variant.fixed_k,
         without=set(variant.without),
+        prior=prior,
     )
     target = ScriptedTarget(tokens.ids, tokenizer)
     sequence = LiveSequence(target)
@@ -241,6 +250,15 @@ def _in_process(tokenizer: Callable[[], Tokenizer], task: _Task) -> list[Result]
     return list(_run(task, _opened(tokenizer)))
 
 
+@lru_cache(maxsize=64)
+def _prior(path: Path, source: str, name: str) -> Prior:
+    file = path / f"{source}.json" if path.is_dir() else path
+    try:
+        return Prior.from_json(json.loads(file.read_text("utf-8")), name)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file} holds no fitted priors: {error}") from error
+
+
 def _run(task: _Task, tokenizer: Tokenizer) -> Iterator[Result]:
     tokens, plan = task.tokens, task.plan
     for curve, points in plan.curves.items():
@@ -255,6 +273,8 @@ def _run(task: _Task, tokenizer: Tokenizer) -> Iterator[Result]:
                 if cold is not None and trace is None and not earlier:
                     tally = cold  # nothing is earlier: warm is cold
                 else:
+                    name = "plain" if "syntax" in way.without else "full"
+                    prior = _prior(plan.priors, tokens.source, name) if plan.priors else None
                     tally = replay_session(
                         tokens,
                         tokenizer,
@@ -264,6 +284,7 @@ def _run(task: _Task, tokenizer: Tokenizer) -> Iterator[Result]:
                         bits=task.bits,
                         draft_cost=plan.draft_cost,
                         trace=trace,
+                        prior=prior,
                     )
                 cold = tally if state == "cold" else cold
                 lines = trace.lines if trace is not None else []

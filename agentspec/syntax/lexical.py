@@ -80,24 +80,25 @@ class TokenClasses:
 
     def of(self, position: SyntaxPosition, tokens: Sequence[int]) -> tuple[str, ...]:
         """One name of `NAMES` per token."""
-        state = self._starts.get(position)
-        if state is None:
-            state = self._start(position)
-        steps = self._steps
+        state = self.start(position)
         classes: list[str] = []
         for token in tokens:
-            step = steps[state].get(token)
-            if step is None:
-                step = self._step(state, token)
-            classes.append(step[0])
-            state = step[1]
+            name, state = self.step(state, token)
+            classes.append(name)
         return tuple(classes)
 
-    def _start(self, position: SyntaxPosition) -> int:
-        if len(self._starts) >= 4096:
-            self._starts.clear()
-        number = self._starts[position] = self._number(_state_of(position))
-        return number
+    def start(self, position: SyntaxPosition) -> int:
+        """The state at a committed position, for `step`."""
+        state = self._starts.get(position)
+        if state is None:
+            if len(self._starts) >= 4096:
+                self._starts.clear()
+            state = self._starts[position] = self._number(_state_of(position))
+        return state
+
+    def step(self, state: int, token: int) -> tuple[str, int]:
+        """The class of a token drafted in a state, and the state behind it."""
+        return self._steps[state].get(token) or self._step(state, token)
 
     def _number(self, state: _State) -> int:
         number = self._numbers.get(state)

@@ -31,6 +31,7 @@ from agentspec.bench.suffix_decoding import SuffixDecoding
 from agentspec.cli import replay as command
 from agentspec.errors import ConfigError, MissingExtraError
 from agentspec.replay.chatml import Tokens
+from agentspec.replay import inputs
 from agentspec.replay.run import Plan, Variant, replay, replay_session
 from agentspec.replay.trace_file import PassTrace
 from agentspec.testing.loop import Loop
@@ -380,8 +381,8 @@ def test_the_command_replays_peers_beside_the_engine(
 
     for module in ("transformers", "torch"):
         monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr(command, "_vocabulary", lambda model: Vocabulary())
-    monkeypatch.setattr(command, "_tokenised", lambda *rest: [cycle_session()])
+    monkeypatch.setattr(inputs, "vocabulary_of", lambda model: Vocabulary())
+    monkeypatch.setattr(inputs, "read_sessions", lambda *rest, **more: [cycle_session()])
     file = tmp_path / "session.json"
     file.write_text('{"messages": [{"role": "user", "content": "hi"}]}', "utf-8")
     options = [str(file), "--cold", "--peers", "--no-cache", "--json", "--curve", "flat"]

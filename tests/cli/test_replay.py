@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agentspec.cli import main
+from agentspec.replay import inputs
 
 LINES = "".join(f"line {n} of the text\n" for n in range(8))
 
@@ -36,7 +36,7 @@ def vocabulary(chat: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> li
         asked.append(model)
         return Vocabulary()
 
-    monkeypatch.setattr(importlib.import_module("agentspec.cli.replay"), "_vocabulary", choose)
+    monkeypatch.setattr(inputs, "vocabulary_of", choose)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return asked
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentspec.backends.base import Output, Rollback, Rows
 from agentspec.errors import CancelledError, DecodeError, RollbackError, SequenceLostError
 from agentspec.propose.draft_model import DraftModel
-from agentspec.propose.lookup import Lookup
+from agentspec.propose.longest import LongestMatch
 from agentspec.testing.loop import Answer, Loop, check_draft
 from agentspec.testing.scripted import Law, ScriptedBackend, ScriptedProposer
 from agentspec.types import EMPTY_DRAFT, Draft, Proposer, Verdict
@@ -109,7 +109,7 @@ class Bench:
         self.small = fragile(world, self.never_ends(world.near(seed)), rollback)
         self.loop = Loop(self.target, chunk=2)
         self.draft = DraftModel(self.small, target_vocab=world.vocab, k=3, p_min=0.2)
-        self.proposers: list[Proposer] = [Lookup(min_match=2), self.draft]
+        self.proposers: list[Proposer] = [LongestMatch(min_match=2), self.draft]
         if trees:
             self.proposers.insert(0, ScriptedProposer(self.tree))
 

@@ -16,7 +16,7 @@ from agentspec.control.controller import FixedController
 from agentspec.control.rows import RowClass
 from agentspec.errors import ContextOverflowError, InvalidRequestError
 from agentspec.propose.draft_model import DraftModel
-from agentspec.propose.lookup import Lookup
+from agentspec.propose.longest import LongestMatch
 from agentspec.testing.loop import Answer, Loop
 from agentspec.testing.scripted import ScriptedBackend, ScriptedProposer
 from agentspec.types import Draft, Proposer, SamplingParams
@@ -82,7 +82,7 @@ def test_any_proposers_give_the_text_of_plain_decoding(world: Any, data: st.Data
         sure = draw(st.sampled_from([0.0, 0.7, 0.95, 1.0]))
         proposers.append(guesser(plain.tokens, len(prompt), seed, sure))
     if draw(st.booleans()):
-        proposers.append(Lookup(min_match=draw(st.integers(1, 3))))
+        proposers.append(LongestMatch(min_match=draw(st.integers(1, 3))))
     if draw(st.booleans()):
         draft = world.target(
             law=world.near(seed, noise=draw(st.sampled_from([0.0, 0.5, 3.0]))),

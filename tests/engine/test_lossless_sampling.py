@@ -18,7 +18,7 @@ from agentspec.control.cost import CostCurve
 from agentspec.engine.sampling import SeededChance, shape
 from agentspec.errors import DecodeError
 from agentspec.propose.draft_model import DraftModel
-from agentspec.propose.lookup import Lookup
+from agentspec.propose.longest import LongestMatch
 from agentspec.testing.chance import EnumeratedChance, Law, chi_square, distance, enumerate_law
 from agentspec.testing.loop import Loop
 from agentspec.testing.scripted import ScriptedBackend, ScriptedProposer, hashed_law
@@ -228,7 +228,7 @@ def test_a_choice_between_proposers_and_a_cut_by_the_controller(world: Any, name
     def proposers() -> list[Proposer]:
         draft.caches.clear()
         return [
-            Lookup(min_match=1),
+            LongestMatch(min_match=1),
             ScriptedProposer(lambda tokens, room: [2, 3][: tokens[-1] % 2]),
             DraftModel(draft, target_vocab=VOCAB, k=2, p_min=0.0),
         ]
@@ -243,7 +243,7 @@ def test_a_constraint(world: Any) -> None:
 
     def proposers() -> list[Proposer]:
         draft.caches.clear()
-        return [Lookup(min_match=1), DraftModel(draft, target_vocab=VOCAB, k=2, p_min=0.3)]
+        return [LongestMatch(min_match=1), DraftModel(draft, target_vocab=VOCAB, k=2, p_min=0.3)]
 
     assert_lossless(world, proposers, params, n=3, constraint=lambda: world.Parity(VOCAB))
 
@@ -360,7 +360,7 @@ def test_a_controller_by_cost_with_a_draft_model(world: Any, points: dict[int, f
 
     def proposers() -> list[Proposer]:
         draft.caches.clear()
-        return [Lookup(min_match=1), DraftModel(draft, target_vocab=VOCAB, k=2, p_min=0.0)]
+        return [LongestMatch(min_match=1), DraftModel(draft, target_vocab=VOCAB, k=2, p_min=0.0)]
 
     params, n = PARAMS["top-k"]
     assert_lossless(
@@ -464,7 +464,7 @@ def test_a_seed_gives_the_same_text_with_deterministic_drafts(
     truth = [*prompt, *plain.tokens]
     proposers: list[Proposer] = [
         ScriptedProposer(lambda t, room: [*truth[len(t) :][:2], 5][: 3 * (len(t) % 2)]),
-        Lookup(min_match=1),
+        LongestMatch(min_match=1),
         DraftModel(draft, target_vocab=world.vocab, k=3, p_min=0.1),
     ]
     proposers = data.draw(st.permutations(proposers))

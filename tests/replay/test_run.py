@@ -196,12 +196,8 @@ def test_an_answer_that_ends_inside_a_draft(
 def test_acceptance_by_syntax_class_where_a_draft_carries_it(
     chat: Any, talk: Any, drafting: Callable[..., None]
 ) -> None:
-    class Classed(Evidence):
-        __slots__ = ()
-        classes = ("keyword", "name", "name", "unused")
-
     tokens = talk("aaaa")
-    evidence = Classed()
+    evidence = Evidence(classes=("keyword", "name", "name", "unused"))
     drafting(ScriptedProposer(lambda known, room: Draft.chain([97, 97, 98], "x", evidence)), k=3)
     tally = replay_session(tokens, chat.tokenizer(), FLAT)
     # "aaa" and the end: two stand and the third is recovered, then one of two

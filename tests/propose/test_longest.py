@@ -1,4 +1,4 @@
-"""Lookup over the live sequence, turn after turn, and over context runs."""
+"""LongestMatch over the live sequence, turn after turn, and over context runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentspec.context.index import SEPARATOR
 from agentspec.engine.sampling import SeededChance
-from agentspec.propose.lookup import Lookup
+from agentspec.propose.longest import LongestMatch
 from agentspec.types import EMPTY_DRAFT, Draft, SamplingParams, TurnContext, Verdict
 
 Runs = Sequence[tuple[str, Sequence[int]]]
@@ -20,12 +20,12 @@ def turn(tokens: Sequence[int], context: Runs = ()) -> TurnContext:
     return TurnContext(tokens, SamplingParams(), SeededChance(0), context)
 
 
-def feed(lookup: Lookup, tokens: Sequence[int]) -> None:
+def feed(lookup: LongestMatch, tokens: Sequence[int]) -> None:
     lookup.observe(tokens, Verdict(EMPTY_DRAFT, tuple(tokens), 0, 0))
 
 
 def test_continues_the_longest_earlier_match() -> None:
-    lookup = Lookup(min_match=2)
+    lookup = LongestMatch(min_match=2)
     lookup.begin(turn([1, 2, 3, 9, 7, 2, 3, 8, 1, 2, 3]))
     draft = lookup.propose(4)
     assert draft.tokens == (9, 7, 2, 3)
@@ -39,20 +39,20 @@ def test_continues_the_longest_earlier_match() -> None:
 
 
 def test_a_match_below_the_minimum_is_none() -> None:
-    lookup = Lookup(min_match=3)
+    lookup = LongestMatch(min_match=3)
     lookup.begin(turn([1, 2, 5, 1, 2]))
     assert lookup.propose(4) == EMPTY_DRAFT
 
 
 def test_a_period_goes_on() -> None:
-    lookup = Lookup()
+    lookup = LongestMatch()
     lookup.begin(turn([9, *[1, 2, 3] * 3]))
     assert lookup.propose(8).tokens == (1, 2, 3, 1, 2, 3, 1, 2)
 
 
 def test_drafts_from_context_carry_the_name_of_their_run() -> None:
     context = [("a.py", [1, 2, 3, 4]), ("b.py", [5, 6, 7, 8, 9]), ("expected", [9, 1, 6])]
-    lookup = Lookup(min_match=2)
+    lookup = LongestMatch(min_match=2)
     lookup.begin(turn([0, 5, 6, 7], context))
     assert lookup.propose(9) == Draft.chain([8, 9], "b.py", lookup.propose(9).evidence)
     feed(lookup, [2, 3])
@@ -64,7 +64,7 @@ def test_drafts_from_context_carry_the_name_of_their_run() -> None:
 
 
 def test_the_live_sequence_wins_over_context_of_equal_length() -> None:
-    lookup = Lookup(min_match=2)
+    lookup = LongestMatch(min_match=2)
     lookup.begin(turn([1, 2, 7, 1, 2], [("a.py", [1, 2, 8])]))
     assert lookup.propose(1) == Draft.chain([7], "lookup", lookup.propose(1).evidence)
     lookup.begin(turn([1, 2, 7, 3, 1, 2], [("a.py", [3, 1, 2, 8])]))
@@ -73,7 +73,7 @@ def test_the_live_sequence_wins_over_context_of_equal_length() -> None:
 
 def test_no_match_and_no_draft_crosses_from_one_run_into_the_next() -> None:
     context = [("a.py", [1, 2]), ("b.py", [3, 4, 5])]
-    lookup = Lookup(min_match=2)
+    lookup = LongestMatch(min_match=2)
     lookup.begin(turn([0, 2, 3], context))
     assert lookup.propose(4) == EMPTY_DRAFT
     lookup.begin(turn([0, 1, 2], context))
@@ -81,7 +81,7 @@ def test_no_match_and_no_draft_crosses_from_one_run_into_the_next() -> None:
 
 
 def test_the_next_turn_keeps_what_is_the_same() -> None:
-    lookup = Lookup(min_match=2)
+    lookup = LongestMatch(min_match=2)
     lookup.begin(turn(list(range(5000))))
     feed(lookup, [5000, 5001, 5002])
     part = lookup._live._parts[0]
@@ -104,9 +104,9 @@ CONTEXT = st.lists(st.tuples(st.sampled_from(["a", "b"]), TOKENS), max_size=4)
 def test_turn_after_turn_is_like_a_fresh_lookup(
     turns: list[tuple[list[int], list[int], list[tuple[str, list[int]]]]],
 ) -> None:
-    lookup = Lookup(min_match=2)
+    lookup = LongestMatch(min_match=2)
     for prompt, answer, context in turns:
-        fresh = Lookup(min_match=2)
+        fresh = LongestMatch(min_match=2)
         for one in (lookup, fresh):
             one.begin(turn(prompt, context))
         assert lookup.propose(6) == fresh.propose(6)
@@ -121,7 +121,7 @@ def test_turn_after_turn_is_like_a_fresh_lookup(
 
 
 def test_context_that_stays_is_not_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    lookup = Lookup()
+    lookup = LongestMatch()
     files = [("a.py", list(range(50))), ("b.py", list(range(50, 90)))]
     lookup.begin(turn([1, 2, 3], files))
     loaded: list[int] = []
