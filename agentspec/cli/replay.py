@@ -52,6 +52,11 @@ if TYPE_CHECKING:
     help="Write a JSON line per pass here.",
 )
 @click.option(
+    "--plots",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Draw speed and acceptance as PNG files in this folder.",
+)
+@click.option(
     "--priors",
     type=click.Path(path_type=Path, exists=True),
     help="Fitted priors to start from; of a folder, the file SOURCE.json of each source.",
@@ -72,6 +77,7 @@ def replay(
     peers: bool,
     only: str | None,
     trace: Path | None,
+    plots: Path | None,
     priors: Path | None,
     jobs: int,
     no_cache: bool,
@@ -85,6 +91,7 @@ def replay(
     """
     from agentspec.replay.curves import choose_curves
     from agentspec.replay.inputs import read_sessions, vocabulary_of
+    from agentspec.replay.plots import need_matplotlib, save_plots
     from agentspec.replay.report import replay_report, replay_text
     from agentspec.replay.run import FULL, Plan, Result, ablations, variant
     from agentspec.replay.run import replay as run_replay
@@ -96,6 +103,8 @@ def replay(
         raise click.UsageError("--jobs must be at least 1 and --draft-cost at least 0")
     if trace is not None and not trace.parent.is_dir():
         raise click.UsageError(f"there is no folder {str(trace.parent)!r} for --trace")
+    if plots is not None:
+        need_matplotlib()
     started = time.perf_counter()
     curves = choose_curves(curve_names, curves_file)
     names = ablations() if "all" in ablate else ablate
@@ -131,6 +140,8 @@ def replay(
     }
     text = "\n".join([replay_text(report), *skipped])
     give_report(report, text, as_json=as_json, out=out)
+    if plots is not None:
+        save_plots(report, plots)
 
 
 def _peers() -> tuple[tuple[Variant, ...], list[str]]:

@@ -111,12 +111,12 @@ def replay_text(report: Mapping[str, Any]) -> str:
 
 def _all(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if "total" in report:
-        return list(_states(report).values())
+        return list(states_of(report).values())
     inner = report.get("curves") or report.get("variants") or {}
     return [found for part in inner.values() for found in _all(part)]
 
 
-def _states(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def states_of(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """State name -> its figures, of one curve and variant."""
     found = {data["state"]: data}
     if data["state"] != "warm" and "warm" in data:
@@ -128,7 +128,7 @@ def _variant_lines(variants: Mapping[str, Any]) -> list[str]:
     head = ("variant", "state", "speed", "95 %", "length", "rate", "drafted/pass", "tokens")
     rows = [head]
     for variant, data in variants.items():
-        for state, part in _states(data).items():
+        for state, part in states_of(data).items():
             total = part["total"]
             rows.append(
                 (
@@ -146,7 +146,7 @@ def _variant_lines(variants: Mapping[str, Any]) -> list[str]:
 
 
 def _source_lines(data: Mapping[str, Any]) -> list[str]:
-    states = _states(data)
+    states = states_of(data)
     rows = [("source", *(f"{state} speed" for state in states), "95 %", "length", "rate", "tokens")]
     first = next(iter(states.values()))
     for name, figures in first["sources"].items():
@@ -166,7 +166,7 @@ def _source_lines(data: Mapping[str, Any]) -> list[str]:
 
 def _share_lines(data: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
-    for state, part in _states(data).items():
+    for state, part in states_of(data).items():
         for label, kind in (("proposer", "proposers"), ("syntax class", "classes")):
             if not part[kind]:
                 continue

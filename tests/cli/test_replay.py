@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -172,3 +173,19 @@ def test_a_bad_line_is_named(tmp_path: Path) -> None:
     result = run(path)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "error: bad.jsonl:2: message 0 has no role\n"
+
+
+def test_plots_are_drawn_of_the_report(traces: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib (extra bench)")
+    run(str(traces), "--curve", "flat", "--cold", "--plots", str(tmp_path / "plots"))
+    assert (tmp_path / "plots" / "speed-cold.png").is_file()
+
+
+def test_plots_without_matplotlib_fail_before_the_replay(
+    traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    result = CliRunner().invoke(main, ["replay", str(traces), "--plots", str(tmp_path / "plots")])
+    assert result.exit_code == 1
+    assert "agentspec-engine[bench]" in result.output
+    assert "curve" not in result.output
