@@ -13,7 +13,8 @@ from agentspec.errors import InvalidRequestError
 MOST_TEXT = 1 << 20
 """Characters of one text that are reshaped; of a longer one its end is left as it is."""
 
-_NUMBERED = re.compile(r"^ *\d+(?:→|\t|\||: ?)", re.MULTILINE)
+_NUMBERED = re.compile(r"^ *\d+(?:→|\t|\||:)", re.MULTILINE)
+_SPACED = re.compile(r"^ *\d+:(?: |$)", re.MULTILINE)
 _FEW_LINES = 3
 
 
@@ -28,33 +29,41 @@ class Shapes:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.index = TokenIndex()
         self._tokenizer = tokenizer
-        self._known: list[tuple[int, int]] = []  # where in the prompt, length of the index
+        self._known: list[tuple[int, int, int]] = []  # a text's place, its end, index before it
 
-    def truncate(self, place: int) -> None:
-        """Only what was added for places before this one stays."""
-        while self._known and self._known[-1][0] >= place:
-            self.index.truncate(self._known.pop()[1])
+    def truncate(self, place: int) -> int:
+        """Forget the texts that reach behind this place of the prompt; where they began."""
+        length = len(self.index)
+        while self._known and self._known[-1][1] > place:
+            start, _, length = self._known.pop()
+            place = min(place, start)
+        self.index.truncate(length)
+        return place
 
     def add(self, tokens: Sequence[int], place: int) -> None:
         """Index the shapes of a run that begins at this place of the prompt."""
         run: list[int] = []
-        for text in self._texts(tokens):
+        before = len(self.index)
+        for start, end, text in self._texts(tokens):
+            length = before + len(run)
             for shape in shapes(text[:MOST_TEXT]):
                 try:
                     run += self._tokenizer.encode(shape)
                 except InvalidRequestError:  # half a character at the cut
                     continue
                 run.append(SEPARATOR)
-        self._known.append((place, len(self.index)))
+            if before + len(run) > length:
+                self._known.append((place + start, place + end, length))
         if run:
             self.index.load(run)
 
-    def _texts(self, tokens: Sequence[int]) -> Iterator[str]:
-        """The run's texts between special tokens."""
+    def _texts(self, tokens: Sequence[int]) -> Iterator[tuple[int, int, str]]:
+        """The run's texts between special tokens, with where they begin and end."""
         special, start = self._tokenizer.is_special, 0
         for end in [*(i for i, token in enumerate(tokens) if special(token)), len(tokens)]:
             if end > start:
-                yield self._tokenizer.decode(tokens[start:end]).decode("utf-8", "ignore")
+                text = self._tokenizer.decode(tokens[start:end]).decode("utf-8", "ignore")
+                yield start, end, text
             start = end + 1
 
 
@@ -73,4 +82,6 @@ def _without_numbers(text: str) -> str:
     numbered = len(_NUMBERED.findall(text))
     if numbered < _FEW_LINES or 2 * numbered < text.count("\n"):
         return text
-    return _NUMBERED.sub("", text)
+    # behind a colon a space is the mark's where every line has it, else indentation
+    mark = _SPACED if len(_SPACED.findall(text)) == numbered else _NUMBERED
+    return mark.sub("", text)

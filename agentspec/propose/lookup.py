@@ -82,8 +82,8 @@ class Lookup:
         self._live.truncate(n)
         self._live.load(prompt[n:])
         if self._shapes is not None:
-            self._shapes.truncate(n)
-            self._shapes.add(prompt[n:], n)
+            start = self._shapes.truncate(n)
+            self._shapes.add(prompt[start:], start)
         if self._skeleton is not None:
             self._skeleton.follow(turn.tools)
         while self._answers and self._answers[-1] > n:
