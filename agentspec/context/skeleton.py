@@ -38,17 +38,17 @@ class Skeleton:
         self.index = TokenIndex()
         self._tokenizer = tokenizer
         self._shape = shape
-        self._tools: object = None
+        self._parts: list[str] = []
 
     def follow(self, tools: Sequence[Mapping[str, Any]]) -> None:
         """Take the tools of the answer that begins; nothing is done when they are the last ones."""
-        key = json.dumps(list(tools), sort_keys=True, default=str)
-        if key == self._tools:
+        found = list(parts(self._shape, tools))
+        if found == self._parts:
             return
-        self._tools = key
+        self._parts = found
         self.index.truncate(0)
         run: list[int] = []
-        for part in parts(self._shape, tools):
+        for part in found:
             try:
                 run += self._tokenizer.encode_special(part)
             except InvalidRequestError:  # a name that is no valid Unicode
@@ -63,7 +63,7 @@ def parts(shape: CallShape, tools: Sequence[Mapping[str, Any]]) -> Iterator[str]
     yield f'{shape.middle}{{"'
     yield f'"}}{shape.closing}'
     for tool in list(tools)[:_MOST_TOOLS]:
-        function = tool.get("function", tool)
+        function = tool.get("function", tool) if isinstance(tool, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
         if not isinstance(name, str):
             continue
@@ -106,7 +106,10 @@ def _values(schema: Mapping[str, Any]) -> Iterator[str]:
     """Every value that a field can take, when they are few."""
     if _is_list(schema.get("enum")):
         for value in schema["enum"][:_MOST_VALUES]:
-            yield json.dumps(value, ensure_ascii=False, default=str)
+            try:
+                yield json.dumps(value, ensure_ascii=False, default=str)
+            except (TypeError, ValueError, RecursionError):  # no JSON, or without an end
+                continue
     elif schema.get("type") == "boolean":
         yield from ("true", "false")
 
