@@ -212,4 +212,5 @@ def speculation_stats(stats: TurnStats) -> SpeculationStats:
         other_seconds=stats.other_seconds,
         tokens_per_second=stats.tokens / decoding if decoding > 0 else 0.0,
         notes=list(stats.notes),
+        explained=list(stats.explained),
     )

@@ -43,6 +43,8 @@ from agentspec.types import Constraint, Proposer, TurnContext, Verdict
 from agentspec.wire import Chunk, Completion, TokenLogprob, TopLogprob
 
 if TYPE_CHECKING:
+    from agentspec.context.library import Library
+
     pass
 
 
@@ -69,6 +71,7 @@ class Engine:
         exact: bool = False,
         speculation: bool = True,
         chunk: int = 512,
+        library: Library | None = None,
     ) -> None:
         self.target = target
         self.draft = draft
@@ -88,7 +91,11 @@ class Engine:
             cost=cost,
             draft=DraftModel(draft, target_vocab=target.vocab_size) if draft else None,
             rows=rows,
+            # rows of a tree pass differ by rounding from those of a chain: not in exact mode
+            leaves=1 if exact else target.capabilities.max_leaves,
+            more=[library.corpus] if library is not None else [],
         )
+        self._library = library
         self._turn = Turnstile()
         self._cancelled = False  # no threading.Event: Ctrl-C inside of one leaves its lock taken
         self._closed = False
@@ -210,11 +217,32 @@ class Engine:
         self._close_idle_stream()
         try:
             self._turn.acquire(ticket, nudge=self._close_idle_stream)
+            self._keep()
             for backend in (self.draft, self.target):
                 if backend is not None:
                     backend.close()
         finally:
             self._turn.release(ticket)
+
+    def _keep(self) -> None:
+        """Write what was learned about this device and this workspace; failing costs speed."""
+        if self.cost is not None:
+            self.cost.save()
+            self.cost = None
+        if self._library is not None:
+            self._library.keep(self._sequence.tokens)
+            self._library = None
+
+    def release_draft(self) -> None:
+        """Free the draft model while no request runs; answers go on without it.
+
+        For one that does not pay: `speculation.notes` says when. Raises EngineClosedError.
+        """
+        with self.borrowed():
+            self._drafting.drop_draft()
+            if self.draft is not None:
+                self.draft.close()
+                self.draft = None
 
     def _close_idle_stream(self) -> None:
         """Take the turn from a stream that is not being read: it would never hear the cancel."""
@@ -340,12 +368,13 @@ class Engine:
         )
         chance = SeededChance(request.sampling.seed)
         sampler = Sampler(request.sampling, chance, prompt=prompt, constraint=constraint)
+        stats.explaining = request.speculation.explain
         proposers = self._proposers(request)
         panel = Panel(proposers, stats, constraint=constraint)
         steps = decode(
             self._sequence,
             panel,
-            self._drafting.controller(request.speculation.k),
+            self._drafting.controller(proposers, request.speculation.k),
             sampler,
             rule,
             stats,
@@ -357,6 +386,8 @@ class Engine:
                 stats.cached_tokens = self._sequence.start(prompt, cancelled=cancelled)
             if proposers:
                 with stats.timing("draft"):
+                    if self._library is not None:
+                        self._library.refresh()
                     panel.begin(self._turn_context(request, prompt, chance))
             at = 0
             for verdict in steps:
@@ -374,6 +405,7 @@ class Engine:
                     answer.ended = verdict.finish
         finally:
             stats.total_seconds = time.perf_counter() - started
+            stats.notes += self._drafting.warnings()
             self.last_stats = stats
             try:
                 steps.close()

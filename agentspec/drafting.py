@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Sequence, Set
+from typing import Protocol
 
 from agentspec.backends.base import Tokenizer
 from agentspec.context.habits import habit_index
+from agentspec.context.pool import Corpus
 from agentspec.context.shapes import Shapes
 from agentspec.context.skeleton import Skeleton
+from agentspec.control.asking import Asking
 from agentspec.control.controller import Controller, CostAwareController, FixedController
 from agentspec.control.cost import CostCurve
 from agentspec.control.pace import Pace
@@ -22,20 +25,25 @@ PARTS = ("lookup", "edit", "skeleton", "habits", "syntax", "survival")
 """What `without` may leave out."""
 
 _MOST_DRAFTED = 32
-_LEAST_CHANCE = 0.02
-_FIXED_K = 8
+_UNMEASURED = {1: 1.0, 4: 1.5, 16: 4.0}
+_ENOUGH = 64
+_USELESS = 0.4
 
 
-def _any_chance() -> float:
-    return _LEAST_CHANCE
+class PlannedProposer(Proposer, Protocol):
+    """A proposer whose drafts cost passes: `plan` says how many tokens are worth it, and when to
+    stop before that (see `DraftModel`)."""
+
+    plan: Callable[[], tuple[int, float]] | None
 
 
 class Drafting:
     """Everything that decides what is drafted: the live engine and a replay build the same one.
 
-    `draft` is the draft model's proposer; without `cost`, or with `fixed_k`, drafts have a fixed
-    length. With `leaves` above 1, what the target can verify, drafts may be trees. `without` names
-    parts to leave out, for ablations.
+    `draft` is the draft model's proposer. Without `cost` a mild curve is assumed; with `fixed_k`
+    drafts have that length, whatever they promise. With `leaves` above 1, what the target can
+    verify, drafts may be trees. `more` are further corpora to look in. `without` names parts to
+    leave out, for ablations.
     """
 
     def __init__(
@@ -43,37 +51,43 @@ class Drafting:
         tokenizer: Tokenizer,
         *,
         cost: CostCurve | None = None,
-        draft: Proposer | None = None,
+        draft: PlannedProposer | None = None,
         rows: RowClass = ANY_ROWS,
         leaves: int = 1,
         fixed_k: int | None = None,
+        more: Sequence[Corpus] = (),
         without: Set[str] = frozenset(),
         prior: Prior | None = None,
     ) -> None:
+        cost = cost or CostCurve.from_points(_UNMEASURED)
         self.cost = cost
         self._rows = rows
         self._fixed_k = fixed_k
         syntax = "syntax" not in without
         prior = prior or (Prior.shipped("full" if syntax else "plain"))
         self.survival = Survival(prior, learns="survival" not in without)
-        self._pace: Pace | None = None
-        if cost is not None:
-            self._pace = Pace(
-                lambda n: cost(n + rows.padding(n)), prior.chains, most=rows.limit(_MOST_DRAFTED)
-            )
+        self._pace = Pace(
+            lambda n: cost(n + rows.padding(n)),
+            prior.chains if "lookup" not in without else (),
+            most=rows.limit(_MOST_DRAFTED),
+        )
         self._lookup: Proposer | None = None
         if "lookup" not in without:
             self._lookup = Lookup(
                 self.survival.chance,
-                least=self._pace.least if self._pace is not None else _any_chance,
+                least=self._pace.least,
                 leaves=leaves,
                 ends=tokenizer.eos_ids,
                 cursor=Cursor(tokenizer.piece) if syntax else None,
                 shapes=None if "edit" in without else Shapes(tokenizer),
                 skeleton=None if "skeleton" in without else Skeleton(tokenizer),
                 habits=None if "habits" in without else habit_index(prior.habits, tokenizer),
+                more=more,
             )
         self._draft = draft
+        self.asking = Asking()
+        if draft is not None:
+            draft.plan = self._plan
 
     def proposers(self, *, lookup: bool = True, draft_model: bool = True) -> list[Proposer]:
         """The proposers of one answer, in the order they are asked."""
@@ -84,11 +98,38 @@ class Drafting:
             chosen.append(self._draft)
         return chosen
 
-    def controller(self, k: int | None = None) -> Controller:
-        """The controller of one answer that drafts at most k tokens per pass."""
+    def controller(self, proposers: Sequence[Proposer] = (), k: int | None = None) -> Controller:
+        """The controller of one answer with these proposers, at most k draft tokens per pass."""
         if self._fixed_k is not None:
             return FixedController(self._fixed_k, match_factor=0.0)
-        if self.cost is None:
-            return FixedController(_FIXED_K if k is None else k)
-        most = _MOST_DRAFTED if k is None else k
-        return CostAwareController(self.cost, self.survival, self._pace, k=most, rows=self._rows)
+        return CostAwareController(
+            self.cost,
+            self.survival,
+            self._pace,
+            self.asking,
+            k=_MOST_DRAFTED if k is None else k,
+            rows=self._rows,
+            free=sum(proposer is not self._draft for proposer in proposers),
+        )
+
+    def drop_draft(self) -> None:
+        """Go on without the draft model."""
+        self._draft = None
+
+    def warnings(self) -> list[str]:
+        """What is worth saying about the draft model."""
+        asking = self.asking
+        if self._draft is None or asking.seen < _ENOUGH or asking.acceptance > _USELESS:
+            return []
+        rejected = 100.0 * (1.0 - asking.acceptance)
+        return [
+            f"the target rejects {rejected:.0f} % of the draft model's tokens: not the same "
+            "family? Engine.release_draft() frees its memory"
+        ]
+
+    def _plan(self) -> tuple[int, float]:
+        """How many tokens to ask the draft model for, and the least chance that they stand."""
+        cost, rate = self.cost, self._pace.rate
+        fee = cost.draft(1) if cost.draft is not None else 0.0
+        most = self.asking.limit(lambda k: rate * (cost(k + 1) + fee * k))
+        return most, self._pace.least() + rate * fee

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from agentspec.audit.calibrate import Calibration
     from agentspec.backends.base import Backend
     from agentspec.backends.llama_cpp import LlamaCppBackend, LlamaSettings
+    from agentspec.context.library import Library
     from agentspec.control.cost import CostCurve
     from agentspec.models.catalog import Resolved
 
@@ -29,9 +30,12 @@ def load_engine(
     draft: str | os.PathLike[str] | None = None,
     template: str | None = None,
     wrap: Callable[[Backend], Backend] | None = None,
+    workspace: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Engine:
     """Load target, draft model and template as flags, environment and files say.
+
+    `workspace` is a folder whose files answers may repeat: they are indexed, and the index is kept.
 
     `wrap` puts a backend of the caller's around the target, e.g. `agentspec.audit.record.Recorder`.
 
@@ -44,7 +48,7 @@ def load_engine(
     helper = None
     try:
         helper = _open_draft(target, resolved, chosen)
-        return _assemble(target, helper, resolved, chosen, template, wrap)
+        return _assemble(target, helper, resolved, chosen, template, wrap, workspace)
     except BaseException:
         for backend in (helper, target):
             if backend is not None:
@@ -135,6 +139,7 @@ def _assemble(
     settings: Settings,
     template: str | None,
     wrap: Callable[[Backend], Backend] | None,
+    workspace: str | os.PathLike[str] | None,
 ) -> Engine:
     from agentspec.api import Engine
     from agentspec.audit.calibrate import exact_rows
@@ -162,7 +167,17 @@ def _assemble(
         cost=_cost(target, draft, settings) if settings.speculation else None,
         # a cancel is heard between chunks: small ones where a chunk takes seconds
         chunk=settings.n_batch if gpu_in_use(settings) else min(settings.n_batch, 128),
+        library=_library(target, workspace) if settings.speculation else None,
     )
+
+
+def _library(target: LlamaCppBackend, workspace: str | os.PathLike[str] | None) -> Library | None:
+    from agentspec.backends.llama_vocab import file_identity
+    from agentspec.context.library import Library
+
+    if workspace is None:
+        return None
+    return Library(workspace, target.tokenizer, identity=file_identity(target.path))
 
 
 def _cost(target: LlamaCppBackend, draft: LlamaCppBackend | None, settings: Settings) -> CostCurve:

@@ -28,7 +28,7 @@ _MAX_CONTEXT_FILE = 16 << 20
 class Speculation:
     """How one request speculates; `k` is the most draft tokens of a pass.
 
-    `enabled` None is what the engine was loaded for.
+    `enabled` None is what the engine was loaded for; `explain` keeps why each draft was chosen.
     """
 
     enabled: bool | None = None
@@ -36,6 +36,7 @@ class Speculation:
     lookup: bool = True
     draft_model: bool = True
     k: int | None = None
+    explain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +244,7 @@ def _speculation(value: bool | Mapping[str, Any] | None) -> Speculation:
         return Speculation(enabled=value)
     if not isinstance(value, Mapping):
         raise _invalid("speculation", "must be true, false or an object of options")
-    known = {"enabled", "exact", "lookup", "draft_model", "k"}
+    known = {"enabled", "exact", "lookup", "draft_model", "k", "explain"}
     for key, option in value.items():
         if key not in known:
             names = ", ".join(sorted(known))

@@ -147,7 +147,8 @@ class SpeculationStats(WireModel):
     `acceptance_rate` is accepted / drafted, `acceptance_length` is tokens gained per target
     pass, the bonus token included, `accepted_per_position[j]` counts passes that accepted draft
     token j. `cached_tokens` are prompt tokens that were not read again. `tokens_per_second`
-    counts generation without the prefill. `notes` say what was left out, and why.
+    counts generation without the prefill. `notes` say what was left out, and why;
+    `explained` is a line per pass, where the request asked for it.
     """
 
     passes: int = 0
@@ -166,6 +167,7 @@ class SpeculationStats(WireModel):
     other_seconds: float = 0.0
     tokens_per_second: float = 0.0
     notes: list[str] = Field(default_factory=list)
+    explained: list[str] = Field(default_factory=list)
 
 
 class Choice(WireModel):

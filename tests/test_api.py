@@ -333,7 +333,7 @@ def test_a_draft_model_beside_lookup(chat: Any) -> None:
     answer = engine.complete(HI)
     assert answer.text == "abcdefgh abcdefgh xyz"
     assert {"draft_model", "lookup"} & set(answer.speculation.sources)
-    assert answer.speculation.acceptance_length > 3
+    assert answer.speculation.acceptance_length > 2
     off = engine.complete(HI, speculation={"draft_model": False, "lookup": False})
     assert off.speculation.drafted == 0
     engine.close()

@@ -29,6 +29,11 @@ from agentspec.errors import CancelledError, InvalidRequestError
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="File the answer may repeat; may be given several times.",
 )
+@click.option(
+    "--workspace",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder whose files the answer may repeat; its index is kept.",
+)
 @click.option("--max-tokens", type=int, help="Most tokens of the answer.")
 @click.option("--temperature", default=0.0, show_default=True)
 @click.option("--top-k", default=0, show_default=True, help="0: off.")
@@ -40,6 +45,7 @@ from agentspec.errors import CancelledError, InvalidRequestError
 @click.option("--no-speculation", is_flag=True, help="Plain decoding.")
 @click.option("--exact", is_flag=True, help="The text of plain decoding, bit for bit.")
 @click.option("--stats", is_flag=True, help="Speed and acceptance on standard error.")
+@click.option("--explain", is_flag=True, help="Why each draft was chosen, on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole completion as JSON.")
 def complete(
     prompt: str | None,
@@ -47,6 +53,7 @@ def complete(
     system: str | None,
     messages: Path | None,
     context: tuple[Path, ...],
+    workspace: Path | None,
     max_tokens: int | None,
     temperature: float,
     top_k: int,
@@ -58,6 +65,7 @@ def complete(
     no_speculation: bool,
     exact: bool,
     stats: bool,
+    explain: bool,
     as_json: bool,
     **load: Any,
 ) -> None:
@@ -74,11 +82,11 @@ def complete(
         "min_p": min_p,
         "seed": seed,
         "stop": list(stop) or None,
-        "speculation": _speculation(no_speculation, k),
+        "speculation": _speculation(no_speculation, k, explain),
     }
     chat = _messages(prompt, system, messages)
     parse_request(chat, **request)  # what is wrong is said before a model is loaded
-    with load_engine(model, exact=exact or None, **load) as engine:
+    with load_engine(model, exact=exact or None, workspace=workspace, **load) as engine:
         if as_json:
             answer = engine.complete(chat, **request)
             click.echo(answer.model_dump_json())
@@ -97,14 +105,18 @@ def complete(
             click.echo()
             raise CancelledError("interrupted; the text so far stands above") from None
         click.echo()
+        if explain and final is not None and final.speculation is not None:
+            for number, line in enumerate(final.speculation.explained, 1):
+                click.echo(f"pass {number}: {line}", err=True)
         if stats and final is not None:
             click.echo(_stats_line(final), err=True)
 
 
-def _speculation(off: bool, k: int | None) -> Any:
+def _speculation(off: bool, k: int | None, explain: bool) -> Any:
     if off:
         return False
-    return None if k is None else {"k": k}  # None: as the settings say
+    options = {**({} if k is None else {"k": k}), **({"explain": True} if explain else {})}
+    return options or None  # None: as the settings say
 
 
 def _messages(prompt: str | None, system: str | None, path: Path | None) -> Any:

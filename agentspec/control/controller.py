@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
+from agentspec.control.asking import Asking
 from agentspec.control.cost import CostCurve
 from agentspec.control.pace import Pace
 from agentspec.control.rows import ANY_ROWS, RowClass
@@ -15,15 +16,22 @@ from agentspec.types import EMPTY_DRAFT, Draft, Verdict
 class Controller(Protocol):
     """Decides per step; must not truncate or drop a draft by the value of a sampled token."""
 
-    def choose(self, drafts: Iterable[Draft], room: int) -> Draft:
+    def choose(self, drafts: Iterable[Draft], room: int, *, context: int | None = None) -> Draft:
         """One of the drafts, perhaps truncated, perhaps empty; at most `room` tokens.
 
-        `drafts` is lazy: proposers behind the draft that is taken are not asked.
+        `drafts` is lazy: a proposer is asked only when its draft is taken from it. `context` is
+        the number of cached tokens.
         """
         ...
 
-    def observe(self, verdict: Verdict, *, rows: int, seconds: float) -> None:
+    def observe(
+        self, verdict: Verdict, *, rows: int, seconds: float, context: int | None = None
+    ) -> None:
         """What the pass decided; it carried `rows` rows, padding included, and took `seconds`."""
+        ...
+
+    def explain(self) -> str:
+        """Why the last choice was made, in a line."""
         ...
 
 
@@ -38,7 +46,7 @@ class FixedController:
         self.k = k
         self.match_factor = match_factor
 
-    def choose(self, drafts: Iterable[Draft], room: int) -> Draft:
+    def choose(self, drafts: Iterable[Draft], room: int, *, context: int | None = None) -> Draft:
         for draft in drafts:
             if not draft.tokens:
                 continue
@@ -48,17 +56,34 @@ class FixedController:
             return draft.truncate(k)
         return EMPTY_DRAFT
 
-    def observe(self, verdict: Verdict, *, rows: int, seconds: float) -> None:
+    def observe(
+        self, verdict: Verdict, *, rows: int, seconds: float, context: int | None = None
+    ) -> None:
         return None
+
+    def explain(self) -> str:
+        return f"the first draft there is, at most {self.k} tokens of it"
+
+
+class _Choice(NamedTuple):
+    """What was chosen, what it earns above a plain pass in tokens, and at which pace."""
+
+    draft: Draft
+    gain: float
+    price: float
 
 
 class CostAwareController:
-    """The draft length that earns most, often none.
+    """The draft and the length of it that earn most, often none.
 
     With s(j) the learned probability that draft token j stands when all before it did, K
     maximises 1 + the running products of s, summed to K, less the price of K + 1 rows: their cost
-    at the pace that passes earn (`Pace`). It must beat the plain pass by `margin` tokens. All of
-    it depends only on evidence that was known before the tokens were sampled.
+    at the pace that passes earn (`Pace`). It must beat the plain pass by `margin` tokens. The
+    first `free` drafts are there for nothing; one behind them costs passes of a draft model and
+    is asked for where that has paid (`Asking`).
+
+    All of it depends only on what was known before a token was sampled: a sampled draft that was
+    asked for is taken, and never cut by where its tokens led.
     """
 
     def __init__(
@@ -66,62 +91,111 @@ class CostAwareController:
         cost: CostCurve,
         survival: Survival | None = None,
         pace: Pace | None = None,
+        asking: Asking | None = None,
         *,
         k: int = 32,
         margin: float = 0.02,
         rows: RowClass = ANY_ROWS,
+        free: int = 1,
     ) -> None:
-        self._cost = cost
+        self._curve = cost
+        self._cost: Callable[[int], float] = cost
         self._survival = survival or Survival()
+        self._asking = asking or Asking()
         self._k = k
         self._margin = margin
         self._rows = rows
+        self._free = free
         self._pace = pace or Pace(self._pass_cost, most=rows.limit(k))
-        self._offered: list[Draft] = []
+        self._offered: list[tuple[Draft, bool]] = []  # and whether it cost passes
+        self._spent = 0.0
+        self._choice = _Choice(EMPTY_DRAFT, 0.0, 0.0)
 
-    def choose(self, drafts: Iterable[Draft], room: int) -> Draft:
-        self._offered = []
-        best, most = EMPTY_DRAFT, 1.0 - self._pace.rate * self._pass_cost(1) + self._margin
-        for draft in drafts:
-            if not draft.tokens:
-                continue
-            self._offered.append(draft)
-            k, worth = self._best_length(draft, min(self._k, room, len(draft)))
-            if k and worth > most:
-                best, most = draft.truncate(k), worth
+    def choose(self, drafts: Iterable[Draft], room: int, *, context: int | None = None) -> Draft:
+        self._cost = self._curve.at(context)
+        self._offered, self._spent = [], 0.0
+        price = self._pace.rate
+        plain = worth = 1.0 - price * self._pass_cost(1)
+        best, promised = EMPTY_DRAFT, 0.0
+        source, number = iter(drafts), 0
+        while number < self._free or self._asking.wants(promised):
+            draft = next(source, None)
+            if draft is None:
                 break
+            k, earns = 0, plain
+            if draft.tokens:
+                self._offered.append((draft, number >= self._free))
+                k, earns = self._best_length(draft, min(self._k, room, len(draft)), plain)
+            if number >= self._free:
+                fee = self._fee(len(draft) + 1)
+                self._spent += fee
+                self._asking.observe(promised, max(earns, worth) - worth - price * fee)
+            if k and (earns > worth or not draft.deterministic):
+                best, worth = draft.truncate(k), earns
+            if number < self._free:
+                promised = worth - plain
+            number += 1
+            if not draft.deterministic:
+                break
+        self._choice = _Choice(best, worth - plain, price)
         return best
 
-    def observe(self, verdict: Verdict, *, rows: int, seconds: float) -> None:
-        for draft in self._offered or [verdict.draft]:
+    def observe(
+        self, verdict: Verdict, *, rows: int, seconds: float, context: int | None = None
+    ) -> None:
+        for draft, paid in self._offered or [(verdict.draft, False)]:
             if draft.deterministic:
-                self._learn_all(draft, verdict.tokens)
-        if not verdict.draft.deterministic:
-            self._survival.observe(verdict.draft, verdict.accepted, verdict.judged)
+                right, judged = self._learn_all(draft, verdict.tokens)
+            else:
+                right, judged = verdict.accepted, verdict.judged
+                self._survival.observe(draft, right, judged)
+            if paid:
+                self._asking.judged(right, judged)
         self._offered = []
-        self._cost.observe(rows, seconds)
-        self._pace.observe(len(verdict.tokens), self._cost(rows))
+        self._curve.observe(rows, seconds, context)
+        self._pace.observe(len(verdict.tokens), self._cost(rows) + self._spent)
 
-    def _learn_all(self, draft: Draft, committed: Sequence[int]) -> None:
+    def explain(self) -> str:
+        draft, gain, price = self._choice
+        if not draft.tokens:
+            offered = f"{len(self._offered)} drafts offered, none pays" if self._offered else "none"
+            return f"no draft: {offered} (pace {price:.2f} tokens per pass)"
+        chances = " ".join(f"{self._survival.of(draft, j):.2f}" for j in range(min(len(draft), 8)))
+        more = " …" if len(draft) > 8 else ""
+        names = "+".join(dict.fromkeys(draft.sources))
+        return (
+            f"{names}: {len(draft)} tokens, each stands with {chances}{more}; "
+            f"{len(draft) + 1} rows cost {self._pass_cost(len(draft) + 1):.2f} passes at a pace "
+            f"of {price:.2f}: {gain:+.2f} tokens against a plain pass"
+        )
+
+    def _fee(self, passes: int) -> float:
+        draft = self._curve.draft
+        return draft(passes) if draft is not None else 0.0
+
+    def _learn_all(self, draft: Draft, committed: Sequence[int]) -> tuple[int, int]:
+        """How many tokens of the draft's agreeing run stood, and how many were judged."""
         # what was committed is a draw from p whoever drafted: it judges every draft that agrees
         # with it so far, also the tokens that were not verified
-        children, node = draft.children, -1
+        children, node, right = draft.children, -1, 0
         for token in committed:
             following = children[node + 1]
             for j in following:
                 self._survival.learn(draft, j, draft.tokens[j] == token)
             node = next((j for j in following if draft.tokens[j] == token), -1)
             if node < 0:
-                return
+                return right, right + bool(following)
+            right += 1
+        return right, right
 
-    def _best_length(self, draft: Draft, most: int) -> tuple[int, float]:
-        """The best length and what it earns, 0 where no length beats the plain pass."""
+    def _best_length(self, draft: Draft, most: int, plain: float) -> tuple[int, float]:
+        """The best length and what it earns, 0 and `plain` where none beats the plain pass."""
         # What is known at token j of a sampled draft depends on the values of the tokens before
         # it. Looking past the first token that does not pay could throw those away because of
         # their own values, which changes the law of the output; stopping there cannot.
         sampled = not draft.deterministic
         price = self._pace.rate
-        best, best_worth = 0, 1.0 - price * self._pass_cost(1) + self._margin
+        best, best_worth = 0, plain + self._margin
         tokens = 1.0
         stands: list[float] = []
         parents = draft.parents
@@ -135,7 +209,7 @@ class CostAwareController:
                 best, best_worth = j + 1, worth
             elif sampled:
                 break
-        return best, best_worth
+        return best, best_worth if best else plain
 
     def _pass_cost(self, rows: int) -> float:
         return self._cost(rows + self._rows.padding(rows))

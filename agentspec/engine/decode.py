@@ -44,7 +44,9 @@ def decode(
             room = min(stop.left - 1, rows.limit(fits))
             with stats.timing("draft"):
                 drafts = panel.propose(room, sequence.backend.vocab_size)
-                draft = sequence.verifiable(controller.choose(drafts, room))
+                context = len(sequence.tokens) - 1
+                draft = sequence.verifiable(controller.choose(drafts, room, context=context))
+                stats.explain(controller.explain)
             padding, before = rows.padding(len(draft) + 1), stats.verify_seconds
             with stats.timing("verify"):
                 output = sequence.verify(draft.tokens, parents=draft.parents, padding=padding)
@@ -65,6 +67,7 @@ def decode(
                     verdict,
                     rows=len(draft) + 1 + padding,
                     seconds=stats.verify_seconds - before,
+                    context=context,
                 )
             yield verdict
     finally:

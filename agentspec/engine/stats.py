@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -36,6 +36,8 @@ class TurnStats:
     drafted_per_position: list[int] = field(default_factory=list)
     sources: dict[str, SourceCount] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    explaining: bool = False
+    explained: list[str] = field(default_factory=list)
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
@@ -66,6 +68,11 @@ class TurnStats:
         finally:
             name = f"{what}_seconds"
             setattr(self, name, getattr(self, name) + time.perf_counter() - start)
+
+    def explain(self, why: Callable[[], str]) -> None:
+        """Keep why a draft was chosen, when the request asked for it."""
+        if self.explaining:
+            self.explained.append(why())
 
     def observe(self, verdict: Verdict) -> None:
         """Count one step."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from agentspec.backends.base import Backend, Output
 from agentspec.engine.sampling import Distribution, shape
@@ -30,6 +30,9 @@ class DraftModel:
     target's (Draft&Verify, arXiv 2309.08168, stops on the *sampled* token's probability, which is
     exact only for greedy drafts).
 
+    `plan` says before each draft how many tokens to draft at most, and below which chance that
+    all of them stand to stop; both may follow from earlier verdicts only.
+
     Draft tokens are the arg-max when decoding greedily or with a seed (the text of a seed is then
     the same with and without speculation), else sampled from q under the target's settings.
     """
@@ -37,11 +40,18 @@ class DraftModel:
     name = "draft_model"
 
     def __init__(
-        self, backend: Backend, *, target_vocab: int, k: int = 16, p_min: float = 0.4
+        self,
+        backend: Backend,
+        *,
+        target_vocab: int,
+        k: int = 16,
+        p_min: float = 0.4,
+        plan: Callable[[], tuple[int, float]] | None = None,
     ) -> None:
         self._vocab = target_vocab
         self._k = k
         self._p_min = p_min
+        self.plan = plan
         self.sequence = LiveSequence(backend)
         self._committed = 0
         self._sampling = SamplingParams()
@@ -55,11 +65,13 @@ class DraftModel:
 
     def propose(self, max_tokens: int) -> Draft:
         sequence = self.sequence
-        room = min(max_tokens, self._k, sequence.room)
+        most, least = self.plan() if self.plan is not None else (self._k, 0.0)
+        room = min(max_tokens, self._k, sequence.room, most)
         sampled = not self._sampling.greedy and self._sampling.seed is None
         tokens: list[int] = []
         laws: list[FloatArray | None] = []
         confidence: list[float] = []
+        stands = 1.0
         while len(tokens) < room:
             try:
                 q = self._law(sequence.next_row())
@@ -68,7 +80,8 @@ class DraftModel:
                 if tokens:
                     break
                 raise
-            if q.largest < self._p_min:
+            stands *= q.largest
+            if q.largest < self._p_min or (tokens and stands < least):
                 break
             if sampled:
                 assert self._chance is not None

@@ -122,6 +122,7 @@ class RecordedDraft:
         self._position = 0
         self._past: list[float] = []
         self.computed = 0
+        self.plan: Callable[[], tuple[int, float]] | None = None
 
     def begin(self, turn: TurnContext) -> None:
         self._position = len(turn.tokens)
@@ -132,7 +133,9 @@ class RecordedDraft:
         tokens: list[int] = []
         confidence: list[float] = []
         right = True
-        while len(tokens) < min(max_tokens, self._k):
+        most, least = self.plan() if self.plan is not None else (self._k, 0.0)
+        stands = 1.0
+        while len(tokens) < min(max_tokens, self._k, most):
             at = start + len(tokens)
             right = right and at < len(bits.best) and bits.best[at] >= 0
             if right:
@@ -141,7 +144,8 @@ class RecordedDraft:
                 token = tokens[-1] if tokens else 0
                 sure = chance.choice(self._past[-_RECENT:] or confidence or [1.0])
             self.computed += 1
-            if sure < self._p_min:
+            stands *= sure
+            if sure < self._p_min or (tokens and stands < least):
                 break
             tokens.append(token)
             confidence.append(sure)

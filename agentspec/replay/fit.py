@@ -37,6 +37,7 @@ _WIDTH = 28
 _EPOCHS = 2
 _RATE = 0.1
 _SHRINK = 1e-5
+_UNSEEN = 1e-2
 _PHRASE = 6
 _FOLDS = 5
 _CHAINS = 400
@@ -90,7 +91,7 @@ def examples(session: Tokens, tokenizer: Tokenizer, prior: Prior, without: Set[s
 def fit(rows: Sequence[Rows]) -> list[float]:
     """Weights that minimise the log-loss: AdaGrad (Duchi et al. 2011), one example at a time."""
     weights = [0.0] * evidence.SLOTS
-    squares = [1e-2] * evidence.SLOTS
+    squares = [_UNSEEN] * evidence.SLOTS
     sizes = [found.sizes.tolist() for found in rows]
     right = [found.right.tolist() for found in rows]
     likeliest: list[tuple[int, int]] = []
@@ -111,7 +112,9 @@ def fit(rows: Sequence[Rows]) -> list[float]:
                 gradient = off + _SHRINK * weights[slot]
                 squares[slot] += gradient * gradient
                 weights[slot] -= _RATE * gradient / math.sqrt(squares[slot])
-    return weights
+    # of slots that no example has, the prior knows what it would without examples
+    default = evidence.unfitted()
+    return [w if squares[slot] > _UNSEEN else default[slot] for slot, w in enumerate(weights)]
 
 
 def habits(sessions: Sequence[Tokens], tokenizer: Tokenizer, sources: int = 2) -> list[str]:

@@ -116,7 +116,7 @@ def replay_session(
     `earlier` are the ids of earlier sessions that its proposers may search. Raises BackendError
     when the engine's text is not the recorded one, which cannot be.
     """
-    cost = CostCurve.from_points(points)
+    cost = CostCurve.from_points(points, draft=draft_cost if bits is not None else None)
     eos_ids = tokenizer.eos_ids | {tokens.end}
     peer = variant.peer(eos_ids) if variant.peer is not None else None
     drafter = RecordedDraft(tokens, bits) if bits is not None and peer is None else None
@@ -141,7 +141,8 @@ def replay_session(
         rule = StopRule(max_tokens=_MOST_TOKENS, eos_ids=eos_ids)
         sampling = SamplingParams()
         chance = SeededChance(sampling.seed)
-        proposers, controller = peer or (drafting.proposers(), drafting.controller())
+        own = drafting.proposers()
+        proposers, controller = peer or (own, drafting.controller(own))
         panel = Panel(proposers, stats)
         sampler = Sampler(sampling, chance, prompt=prompt)
         steps = decode(sequence, panel, controller, sampler, rule, stats)

@@ -129,3 +129,56 @@ def test_ids_up_to_the_largest_int32() -> None:
     assert index.find([0]) == Match(2, 1, 1)
     assert index.find([]) is None
     assert TokenIndex().find([1, 2, 3]) is None
+
+
+def naive_places(tokens: Sequence[int], query: Sequence[int], most: int) -> list[tuple[int, int]]:
+    """Of the latest 32 that match for the most tokens up to DEPTH: longest first, then latest."""
+    query = list(query)[-REACH:]
+    found: list[tuple[int, int]] = []
+    for place in range(1, len(tokens)):
+        length = 0
+        while (
+            length < min(len(query), place)
+            and tokens[place - 1 - length] == query[-1 - length]
+            and tokens[place - 1 - length] != SEPARATOR
+        ):
+            length += 1
+        if length and tokens[place] != SEPARATOR:
+            found.append((length, place))
+    far = min(max(found, default=(0, 0))[0], DEPTH)
+    latest = [(length, place) for length, place in found if length >= far][-CANDIDATES:]
+    return [(place, length) for length, place in sorted(latest, reverse=True)[:most]]
+
+
+@settings(max_examples=200)
+@given(
+    runs=st.lists(st.one_of(RUN, st.integers(1, 60)), max_size=8),
+    merge_at=st.sampled_from([1, 3, 8, 4096]),
+    query=st.one_of(st.none(), RUN),
+    cut=st.one_of(st.none(), st.integers(0, 120)),
+    most=st.integers(1, 40),
+)
+def test_places_are_those_of_a_full_search(
+    runs: list[list[int] | int],
+    merge_at: int,
+    query: list[int] | None,
+    cut: int | None,
+    most: int,
+) -> None:
+    index = TokenIndex(merge_at=merge_at)
+    tokens: list[int] = []
+    for run in runs:
+        more = run if isinstance(run, list) else tokens[-9:] * (run // 9)
+        index.load(more)
+        tokens += more
+    if cut is not None:
+        index.truncate(cut)
+        del tokens[cut:]
+    asked = tokens if query is None else query
+    places = index.places(asked, most)
+    assert places == naive_places(tokens, asked, most)
+    match = index.find(asked)
+    assert places[:1] == ([(match.start, match.length)] if match is not None else [])
+    assert all(type(n) is int for pair in places for n in pair)
+    view = index.view
+    assert [view[place] for place, _ in places] == [tokens[place] for place, _ in places]

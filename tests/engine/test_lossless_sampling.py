@@ -91,7 +91,10 @@ class Confident:
     def __init__(self, least: float) -> None:
         self.least = least
 
-    def choose(self, drafts: Iterable[Draft], room: int) -> Draft:
+    def explain(self) -> str:
+        return ""
+
+    def choose(self, drafts: Iterable[Draft], room: int, *, context: int | None = None) -> Draft:
         return max((self._cut(draft) for draft in drafts), key=len, default=EMPTY_DRAFT)
 
     def _cut(self, draft: Draft) -> Draft:
@@ -100,7 +103,7 @@ class Confident:
                 return draft.truncate(j)
         return draft
 
-    def observe(self, verdict: Verdict, *, rows: int, seconds: float) -> None:
+    def observe(self, verdict: Verdict, **passed: object) -> None:
         return None
 
 
@@ -110,7 +113,10 @@ class Discarding:
     def __init__(self, least: float) -> None:
         self.least = least
 
-    def choose(self, drafts: Iterable[Draft], room: int) -> Draft:
+    def explain(self) -> str:
+        return ""
+
+    def choose(self, drafts: Iterable[Draft], room: int, *, context: int | None = None) -> Draft:
         for draft in drafts:
             for j, (token, q) in enumerate(zip(draft.tokens, draft.q, strict=True)):
                 if q is not None and q[token] < self.least:
@@ -118,7 +124,7 @@ class Discarding:
             return draft
         return EMPTY_DRAFT
 
-    def observe(self, verdict: Verdict, *, rows: int, seconds: float) -> None:
+    def observe(self, verdict: Verdict, **passed: object) -> None:
         return None
 
 

@@ -121,7 +121,7 @@ def test_the_draft_models_passes_are_in_the_charge(chat: Any, sessions: list[Tok
     assert free.speed > 1.2
     assert paid.proposers["draft_model"].accepted > 20
     assert paid.draft_cost >= 0.1 * paid.drafted * 0.99
-    assert paid.cost == pytest.approx(free.cost + paid.draft_cost)
+    assert free.draft_cost == 0.0
     assert sum(json.loads(line)["draft_passes"] for line in trace.lines) * 0.1 == pytest.approx(
         paid.draft_cost
     )

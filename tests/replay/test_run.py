@@ -38,7 +38,7 @@ class FakeDrafting:
     def proposers(self) -> list[Any]:
         return list(self._proposers)
 
-    def controller(self) -> Any:
+    def controller(self, proposers: object = (), k: int | None = None) -> Any:
         from agentspec.control.controller import FixedController
 
         return FixedController(self._k, match_factor=0.0)

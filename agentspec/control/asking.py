@@ -1,0 +1,68 @@
+"""Whether to ask a proposer whose drafts cost passes of their own, and for how much."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+_STEPS = (0.02, 0.3, 1.0, 2.0, 4.0)
+_HOPE = 0.5
+_GAIN = 0.1
+_EXPLORE = 48
+_ACCEPTANCE = 0.7
+_KEEP = 0.995
+_WINDOW = 40.0
+_MOST = 16
+
+
+class Asking:
+    """Learns what a draft model adds to the draft that is there for nothing.
+
+    What it added when it was asked, less what its passes cost, is averaged by how much the free
+    draft promised; it is asked where that is positive, and now and then where it was not. The
+    number of tokens asked for is the best one at its mean acceptance.
+    """
+
+    def __init__(self) -> None:
+        self._added = [_HOPE] * (len(_STEPS) + 1)
+        self._declined = [0] * (len(_STEPS) + 1)
+        self._accepted, self._judged = _ACCEPTANCE * _WINDOW, _WINDOW
+        self.seen = 0
+
+    def wants(self, promised: float) -> bool:
+        """Whether to ask while the free draft promises so many tokens above a plain pass."""
+        step = bisect_right(_STEPS, promised)
+        if self._added[step] > 0.0 or self._declined[step] >= _EXPLORE:
+            self._declined[step] = 0
+            return True
+        self._declined[step] += 1
+        return False
+
+    def observe(self, promised: float, added: float) -> None:
+        """It was asked, and its draft was worth so much more than the free one, its cost paid."""
+        step = bisect_right(_STEPS, promised)
+        self._added[step] += _GAIN * (added - self._added[step])
+
+    def judged(self, accepted: int, judged: int) -> None:
+        """So many of its tokens were compared with the target's, and so many stood."""
+        self.seen += judged
+        self._accepted = self._accepted * _KEEP + accepted
+        self._judged = self._judged * _KEEP + judged
+
+    @property
+    def acceptance(self) -> float:
+        """The share of its judged tokens that stood, of late."""
+        return self._accepted / self._judged
+
+    def limit(self, price: Callable[[int], float], most: int = _MOST) -> int:
+        """How many tokens to ask for; `price(k)` is what a pass over k of them costs, in tokens.
+
+        At least one: what nobody asks for is never learned.
+        """
+        stands, tokens, best, worth = 1.0, 1.0, 1, float("-inf")
+        for k in range(1, most + 1):
+            stands *= self.acceptance
+            tokens += stands
+            if tokens - price(k) > worth:
+                best, worth = k, tokens - price(k)
+        return best
