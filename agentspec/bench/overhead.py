@@ -22,7 +22,8 @@ import numpy.typing as npt
 from agentspec.backends.base import Output, Rows
 from agentspec.bench.stored import measure_store
 from agentspec.context.index import TokenIndex
-from agentspec.control.controller import FixedController
+from agentspec.control.cost import CostCurve
+from agentspec.drafting import Drafting
 from agentspec.engine.decode import decode
 from agentspec.engine.panel import Panel
 from agentspec.engine.sampling import Sampler, SeededChance, logprobs
@@ -32,12 +33,19 @@ from agentspec.engine.stop import StopRule
 from agentspec.propose.longest import LongestMatch
 from agentspec.syntax.lexical import TokenClasses
 from agentspec.syntax.position import SyntaxTracker
-from agentspec.testing.scripted import ScriptedBackend, ScriptedOutput
-from agentspec.types import EMPTY_DRAFT, Proposer, SamplingParams, TurnContext, Verdict
+from agentspec.testing.scripted import ScriptedBackend, ScriptedOutput, ScriptedTokenizer
+from agentspec.types import EMPTY_DRAFT, SamplingParams, TurnContext, Verdict
 
 VOCAB = 151_936
 CONTEXT = 32_768
 INDEXED = 1_000_000
+_CODE = b"""```python
+def load(self, path: str, limit: int = 3) -> list[str]:
+    rows = [row.strip() for row in self._read(path)[:limit] if row]  # the caller asks again
+    return {"rows": rows, "path": "store.py"}
+```
+The tests pass now, and the file is written again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,22 @@ class _Given(ScriptedOutput):
     def logits(self, i: int) -> npt.NDArray[np.float32]:
         row: npt.NDArray[np.float32] = self._given[i]
         return row
+
+
+class _Pieces(ScriptedTokenizer):
+    """A vocabulary of code-like pieces, none of them special."""
+
+    _WORDS = tuple(re.findall(rb" ?\w+|\n *|[^\w\s]", _CODE))
+
+    def __init__(self) -> None:
+        super().__init__(VOCAB, eos_ids=frozenset({VOCAB - 1}))
+
+    def piece(self, token: int) -> bytes:
+        word: bytes = self._WORDS[token % len(self._WORDS)]
+        return word
+
+    def is_special(self, token: int) -> bool:
+        return False
 
 
 class _Following(ScriptedOutput):
@@ -133,29 +157,36 @@ def _logits() -> npt.NDArray[np.float32]:
 
 def _steps(seconds: float) -> Iterator[Line]:
     greedy = SamplingParams()
-    yield Line("decode step, greedy", _step(greedy, [], seconds) * 1e3, "ms", 0.3)
-    lookup = _step(greedy, [LongestMatch()], seconds)
-    yield Line("decode step, greedy, with lookup", lookup * 1e3, "ms", 0.3)
     sampled = SamplingParams(temperature=0.7, top_k=40, top_p=0.95, seed=1)
-    yield Line(
-        "decode step, sampled, with lookup", _step(sampled, [LongestMatch()], seconds) * 1e3, "ms"
-    )
+    yield Line("decode step, greedy", _step(greedy, None, seconds) * 1e3, "ms", 0.3)
+    for what, curve in (("flat curve", {1: 1.0, 64: 1.63}), ("steep curve", {1: 1.0, 4: 2.3})):
+        line = _step(greedy, CostCurve.from_points(curve), seconds)
+        yield Line(f"decode step, everything on, {what}", line * 1e3, "ms", 0.8)
+    line = _step(sampled, CostCurve.from_points({1: 1.0, 64: 1.63}), seconds)
+    yield Line("decode step, everything on, sampled", line * 1e3, "ms")
 
 
-def _step(params: SamplingParams, proposers: list[Proposer], seconds: float) -> float:
-    """Seconds of one step of the loop at 32k tokens, the scripted model's own left out."""
+def _step(params: SamplingParams, cost: CostCurve | None, seconds: float) -> float:
+    """Seconds of one step of the loop at 32k tokens, the scripted model's own left out.
+
+    With `cost` the engine's own proposers and controller, syntax included; without, none.
+    """
     text = _agent_text(CONTEXT)
     prompt = text[: CONTEXT * 3 // 4]
     backend = _Backend(text, _logits()[0])
+    backend.tokenizer = _Pieces()
     sequence = LiveSequence(backend)
     stats = TurnStats()
     chance = SeededChance(1)
+    drafting = Drafting(backend.tokenizer, cost=cost)
+    proposers = drafting.proposers() if cost is not None else []
     panel = Panel(proposers, stats)
     sequence.start(prompt)
     panel.begin(TurnContext(prompt, params, chance))
     rule = StopRule(max_tokens=len(text) - len(prompt) - 1)
     sampler = Sampler(params, chance, prompt=prompt)
-    steps = decode(sequence, panel, FixedController(8), sampler, rule, stats)
+    controller = drafting.controller(proposers)
+    steps = decode(sequence, panel, controller, sampler, rule, stats)
     times: list[float] = []
     until = time.perf_counter() + seconds
     while time.perf_counter() < until or len(times) < 50:
@@ -222,9 +253,30 @@ def _lookup(seconds: float) -> Iterator[Line]:
             break
     yield Line("lookup: one new token, mean", statistics.fmean(adds) * 1e6, "us", 10.0)
     yield Line("lookup: one new token, worst (a merge)", max(adds) * 1e3, "ms")
-    yield Line("lookup: propose, median", statistics.median(proposals) * 1e6, "us", 50.0)
+    yield Line("lookup: longest match, median", statistics.median(proposals) * 1e6, "us", 50.0)
     late = statistics.quantiles(proposals, n=100)[98]
-    yield Line("lookup: propose, 99th percentile", late * 1e6, "us")
+    yield Line("lookup: longest match, 99th percentile", late * 1e6, "us")
+    yield from _candidates(text, more, seconds)
+
+
+def _candidates(text: npt.NDArray[np.int32], more: Sequence[int], seconds: float) -> Iterator[Line]:
+    """A whole proposal from several places at once, syntax and learned acceptance included."""
+    drafting = Drafting(_Pieces(), cost=CostCurve.from_points({1: 1.0, 64: 1.63}))
+    (lookup,) = drafting.proposers()
+    lookup.begin(TurnContext(text.tolist(), SamplingParams(), SeededChance(1)))
+    times: list[float] = []
+    verdict = Verdict(EMPTY_DRAFT, (0,), 0, 0)
+    until = time.perf_counter() + 2 * seconds
+    for token in more:
+        start = time.perf_counter()
+        lookup.propose(32)
+        times.append(time.perf_counter() - start)
+        lookup.observe((token,), verdict)
+        if start > until and len(times) >= 500:
+            break
+    yield Line("lookup: all candidates, median", statistics.median(times) * 1e6, "us", 50.0)
+    late = statistics.quantiles(times, n=100)[98]
+    yield Line("lookup: all candidates, 99th percentile", late * 1e6, "us")
 
 
 def _source(lines: int) -> list[bytes]:

@@ -57,6 +57,12 @@ if TYPE_CHECKING:
     help="Draw speed and acceptance as PNG files in this folder.",
 )
 @click.option(
+    "--leaves",
+    default=1,
+    show_default=True,
+    help="Leaves of a draft; above 1 it may be a tree, where the target verifies such.",
+)
+@click.option(
     "--priors",
     type=click.Path(path_type=Path, exists=True),
     help="Fitted priors to start from; of a folder, the file SOURCE.json of each source.",
@@ -79,6 +85,7 @@ def replay(
     trace: Path | None,
     plots: Path | None,
     priors: Path | None,
+    leaves: int,
     jobs: int,
     no_cache: bool,
     as_json: bool,
@@ -99,6 +106,8 @@ def replay(
 
     if not files and sample is None:
         raise click.UsageError("give FILES to replay, or --sample")
+    if leaves < 1:
+        raise click.UsageError("--leaves must be at least 1")
     if jobs < 1 or not 0 <= draft_cost < float("inf"):
         raise click.UsageError("--jobs must be at least 1 and --draft-cost at least 0")
     if trace is not None and not trace.parent.is_dir():
@@ -117,7 +126,13 @@ def replay(
     sessions = read_sessions(files, vocabulary, kept("tokens"), sample=sample)
     bits = _draft_bits(draft, sessions, vocabulary, kept("draft")) if draft else None
     plan = Plan(
-        curves, variants, states, draft_cost=draft_cost, traced=trace is not None, priors=priors
+        curves,
+        variants,
+        states,
+        draft_cost=draft_cost,
+        traced=trace is not None,
+        priors=priors,
+        leaves=leaves,
     )
     results: list[Result] = []
     with ExitStack() as stack:

@@ -75,7 +75,8 @@ def ablations() -> tuple[str, ...]:
 class Plan:
     """What every session is replayed with; `draft_cost` is per pass of the draft model.
 
-    `priors` is a file of fitted priors, or a folder with one for each source.
+    `priors` is a file of fitted priors, or a folder with one for each source. With `leaves` above
+    1 drafts may be trees, as a target of that many leaves verifies them.
     """
 
     curves: Mapping[str, Mapping[int, float]]
@@ -84,6 +85,7 @@ class Plan:
     draft_cost: float = 0.04
     traced: bool = False
     priors: Path | None = None
+    leaves: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ def replay_session(
     draft_cost: float = 0.04,
     trace: PassTrace | None = None,
     prior: Prior | None = None,
+    leaves: int = 1,
 ) -> Tally:
     """Replay every answer of one session with an engine that has seen nothing before.
 
@@ -127,6 +130,7 @@ def replay_session(
         fixed_k=variant.fixed_k,
         without=set(variant.without),
         prior=prior,
+        leaves=leaves,
     )
     target = ScriptedTarget(tokens.ids, tokenizer)
     sequence = LiveSequence(target)
@@ -286,6 +290,7 @@ def _run(task: _Task, tokenizer: Tokenizer) -> Iterator[Result]:
                         draft_cost=plan.draft_cost,
                         trace=trace,
                         prior=prior,
+                        leaves=plan.leaves,
                     )
                 cold = tally if state == "cold" else cold
                 lines = trace.lines if trace is not None else []

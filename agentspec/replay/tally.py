@@ -50,7 +50,7 @@ class Tally:
         self.cost += charge
         self.draft_cost += draft_charge
         _count(self.proposers, draft.sources, verdict)
-        _count(self.classes, getattr(draft.evidence, "classes", ())[: len(draft)], verdict)
+        _count(self.classes, draft.evidence.classes[: len(draft)], verdict)
 
     def add(self, other: Tally) -> None:
         for name in ("tokens", "passes", "drafted", "accepted", "cost", "draft_cost", "turns"):
@@ -86,10 +86,11 @@ class Tally:
 
 
 def _count(shares: dict[str, Share], names: Iterable[str], verdict: Verdict) -> None:
+    compared, path = set(verdict.compared), set(verdict.path)
     for j, name in enumerate(names):
         share = shares.get(name)
         if share is None:
             share = shares[name] = Share()
         share.drafted += 1
-        share.judged += j < verdict.judged
-        share.accepted += j < verdict.accepted
+        share.judged += j in compared
+        share.accepted += j in path

@@ -20,7 +20,8 @@ class PassTrace:
     `tokens` how many tokens the pass committed: the accepted ones and the one that the pass
     itself gave, unless the answer ended inside the accepted run. `rows` is the rows of the pass,
     `charge` its cost with that of the `draft_passes` computed for it. So a session's own ids say
-    whether the drafts stood, and tokens over charges is the speed.
+    whether the drafts stood, and tokens over charges is the speed. Of a tree, `parents` are the
+    indices of the ids that each follows, -1 the context, and `path` those that were accepted.
     """
 
     def __init__(self, session: str, source: str, **labels: str) -> None:
@@ -49,6 +50,9 @@ class PassTrace:
             "charge": charge,
             "draft_passes": drafts,
         }
+        if verdict.draft.parents is not None:
+            line["parents"] = list(verdict.draft.parents)
+            line["path"] = list(verdict.path)
         self.lines.append(json.dumps(line, separators=(",", ":")))
         self._commit(verdict.tokens)
 

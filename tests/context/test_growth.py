@@ -101,7 +101,7 @@ def pointed(draw: st.DrawFn) -> tuple[list[Corpus], list[Pointer]]:
 
 
 @settings(max_examples=150)
-@given(made=pointed(), room=st.integers(0, 60), least=st.sampled_from([0.0, 0.02, 0.3]))
+@given(made=pointed(), room=st.integers(0, 60), least=st.sampled_from([0.0, 0.02, 0.3, 0.7]))
 def test_a_chain_is_what_a_slow_reading_says(
     made: tuple[list[Corpus], list[Pointer]], room: int, least: float
 ) -> None:
@@ -115,7 +115,7 @@ def test_a_chain_is_what_a_slow_reading_says(
 @given(
     made=pointed(),
     room=st.integers(0, 60),
-    least=st.sampled_from([0.0, 0.02, 0.3]),
+    least=st.sampled_from([0.0, 0.02, 0.3, 0.7]),
     leaves=st.integers(1, 8),
 )
 def test_trees_keep_their_bounds_and_every_branch_was_read(
@@ -230,15 +230,15 @@ def test_the_evidence_of_a_token_is_told() -> None:
     assert reader.origin == evidence.origin_slot(0, 2)
     assert reader.broken == evidence.broken_slot(12, 5, 1)
     assert growth.reader(Pointer(1, 1, 5), 3).origin == evidence.origin_slot(3, 0)
-    tree = growth.grow([reader, growth.reader(Pointer(1, 1, 3), 3)], 2, hits=4)
+    tree = growth.grow([reader, growth.reader(Pointer(1, 1, 3), 3)], 2, hits=7)
     both = evidence.counts([5, 3])
     support = evidence.Support(5, 0, both, both, reader.origin, reader.broken)
-    slots = evidence.slots(support, 0, 4, Place(), NO_CLASS, NO_CLASS)
+    slots = evidence.slots(support, 0, 7, Place(), NO_CLASS, NO_CLASS)
     assert tree.features[0] == slots
     # one deeper: a token more agrees, a guess more was right, and the other is a rival
     one, two = evidence.counts([6]), evidence.counts([6, 4])
     support = evidence.Support(6, 4, one, two, reader.origin, reader.broken)
-    assert tree.features[1] == evidence.slots(support, 1, 5, Place(), NO_CLASS, NO_CLASS)
+    assert tree.features[1] == evidence.slots(support, 1, 8, Place(), NO_CLASS, NO_CLASS)
     assert tree.tokens == [1, 2]
 
 

@@ -182,3 +182,14 @@ def test_places_are_those_of_a_full_search(
     assert all(type(n) is int for pair in places for n in pair)
     view = index.view
     assert [view[place] for place, _ in places] == [tokens[place] for place, _ in places]
+
+
+def test_beyond_the_sorted_depth_the_longer_match_comes_first() -> None:
+    run = list(range(1, DEPTH + 4))
+    index = TokenIndex(merge_at=8)
+    index.load([*run, 50, 99, *run[3:], 51, *run[1:], 52, 98, *run[3:], 53])
+    lengths = dict(zip((50, 51, 52, 53), (DEPTH + 3, DEPTH, DEPTH + 2, DEPTH), strict=True))
+    tokens = index.tokens.tolist()
+    expected = [(tokens.index(mark), lengths[mark]) for mark in (50, 52, 53, 51)]
+    assert index.places(run) == expected
+    assert index.places(run, 2) == expected[:2]

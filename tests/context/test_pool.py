@@ -45,6 +45,11 @@ def test_a_pointer_moves_on_with_the_text() -> None:
 def test_lengths_end_at_the_reach() -> None:
     old = list(range(100, 200))
     assert [p.length for p in following(old, old[:90])] == [REACH]
+    # also where nobody asks in between
+    pool = following(old, old[:60])
+    for token in old[60:80]:
+        pool.follow(token)
+    assert [state(p) for p in pool] == [(80, REACH, 0, 0)]
 
 
 def test_a_replaced_token_costs_the_length_and_not_the_place() -> None:

@@ -329,6 +329,10 @@ def test_with_a_cursor_classes_are_told() -> None:
     assert draft.evidence.classes[3] == "indent"
     feed(lookup, list(b"def f("))
     assert lookup.propose(1).evidence.classes == ("identifier",)
+    lookup.begin(turn([*b'```python\ns = "ab"\n```\n```python\n']))
+    feed(lookup, list(b's = "'))
+    assert bytes(lookup.propose(2).tokens) == b"ab"
+    assert lookup.propose(2).evidence.classes == ("string", "string")
 
 
 TOKENS = st.lists(st.integers(0, 3), max_size=30)

@@ -19,7 +19,8 @@ from agentspec.replay import fit, inputs
 from agentspec.replay.chatml import ChatEncoder, Tokens
 from agentspec.replay.fit import Rows
 from agentspec.replay.inputs import Vocabulary
-from agentspec.testing.scripted import ScriptedTokenizer
+from agentspec.testing.scripted import ScriptedProposer, ScriptedTokenizer
+from agentspec.types import Draft, Evidence
 from tests.replay.conftest import Talk, recording
 
 MARKS = {256: "<|im_start|>", 257: "<|im_end|>"}
@@ -104,6 +105,26 @@ def test_examples_are_judged_by_what_was_recorded(talk: Talk) -> None:
     # without syntax every example knows less
     plain = fit.examples(session, BYTES(), Prior.none(), frozenset({"syntax"}))
     assert plain.sizes.max() < found.sizes.max()
+
+
+def test_of_a_draft_what_agrees_so_far_is_judged(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = b"ab"
+    draft = Draft.chain([b, a], "x", Evidence(features=((1,), (2, 3))))
+
+    class Always:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def proposers(self) -> list[ScriptedProposer]:
+            return [ScriptedProposer(lambda tokens, room: draft)]
+
+    monkeypatch.setattr(fit, "Drafting", Always)
+    found = fit.examples(talk("abab"), BYTES(), Prior.none(), frozenset())
+    assert found.slots[:, 0].tolist() == [1, 1, 2, 1, 1, 2, 1]
+    assert found.sizes.tolist() == [1, 1, 2, 1, 1, 2, 1]
+    assert found.right.tolist() == [False, True, True, False, True, False, False]
 
 
 def test_a_repeated_answer_is_right_and_what_never_was_said_gives_nothing(talk: Talk) -> None:
