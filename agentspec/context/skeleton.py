@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from agentspec.backends.base import Tokenizer
@@ -13,6 +14,8 @@ from agentspec.errors import InvalidRequestError
 
 _MOST_TOOLS = 256
 _MOST_VALUES = 64
+_MOST_PARTS = 8192
+_LONGEST_VALUE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class Skeleton:
 
     def follow(self, tools: Sequence[Mapping[str, Any]]) -> None:
         """Take the tools of the answer that begins; nothing is done when they are the last ones."""
-        found = list(parts(self._shape, tools))
+        found = list(islice(parts(self._shape, tools), _MOST_PARTS))
         if found == self._parts:
             return
         self._parts = found
@@ -70,7 +73,7 @@ def parts(shape: CallShape, tools: Sequence[Mapping[str, Any]]) -> Iterator[str]
         fields = _fields(function.get("parameters"))
         opened = f"{shape.opening}{name}{shape.middle}{{"
         if not fields:
-            yield f"{opened}{shape.closing}"
+            yield f"{opened}}}{shape.closing}"
             continue
         before = opened
         for number, (key, schema) in enumerate(fields):
@@ -98,8 +101,8 @@ def _fields(schema: Any) -> list[tuple[str, Mapping[str, Any]]]:
         for key, value in properties.items()
         if isinstance(key, str)
     }
-    first = [(key, known[key]) for key in dict.fromkeys(wanted) if key in known]
-    return first + [(key, value) for key, value in known.items() if key not in wanted]
+    first = {key: known[key] for key in wanted if key in known}
+    return list({**first, **known}.items())
 
 
 def _values(schema: Mapping[str, Any]) -> Iterator[str]:
@@ -107,9 +110,11 @@ def _values(schema: Mapping[str, Any]) -> Iterator[str]:
     if _is_list(schema.get("enum")):
         for value in schema["enum"][:_MOST_VALUES]:
             try:
-                yield json.dumps(value, ensure_ascii=False, default=str)
+                text = json.dumps(value, ensure_ascii=False, default=str)
             except (TypeError, ValueError, RecursionError):  # no JSON, or without an end
                 continue
+            if len(text) <= _LONGEST_VALUE:
+                yield text
     elif schema.get("type") == "boolean":
         yield from ("true", "false")
 

@@ -63,9 +63,9 @@ def test_numbers_and_values_that_are_few() -> None:
 
 
 def test_a_tool_without_arguments_is_one_part() -> None:
-    assert of(tool("now")) == ["<now:{>"]
+    assert of(tool("now")) == ["<now:{}>"]
     assert of({"function": {"name": "now"}}, {"name": "flat", "parameters": {}}) == [
-        "<now:{>", "<flat:{>",
+        "<now:{}>", "<flat:{}>",
     ]  # fmt: skip
 
 
@@ -79,6 +79,8 @@ def test_a_call_is_spelt_by_its_parts() -> None:
     assert text.startswith(opening)
     assert text.endswith(middle)
     assert text == f"{opening}a{middle}"
+    call = json.dumps({"name": "now", "arguments": {}})
+    assert list(parts(HERMES, [tool("now")]))[3] == f"\n<tool_call>\n{call}\n</tool_call>"
 
 
 def test_the_index_holds_every_part_and_the_marks_as_one_id() -> None:
@@ -128,6 +130,12 @@ def test_there_is_an_end_to_values_and_to_tools() -> None:
     many = tool("t", a={"enum": list(range(10_000))})
     assert len(of(many)) == 64
     assert len(of(*[tool(f"t{n}") for n in range(10_000)])) == 256
+    long = "x" * 300
+    assert of(tool("t", a={"enum": ["ab", long]})) == ['<t:{"a": "ab"}>']
+    names = [f"k{n}" for n in range(20_000)]
+    skeleton = Skeleton(Tokenizer())
+    skeleton.follow([tool("t", names, **{name: {"enum": [1, 2]} for name in names})])
+    assert skeleton.index.tokens.tolist().count(SEPARATOR) == 8192
 
 
 ENDLESS: list[Any] = []
