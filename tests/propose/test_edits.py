@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Set
+from dataclasses import replace
 
 import pytest
 
@@ -88,7 +89,7 @@ class Words(ScriptedTokenizer):
 
 
 def tokens_per_pass(
-    prompt: str, answer: str, *, plain: bool, without: Set[str] = frozenset()
+    prompt: str, answer: str, *, plain: bool, without: Set[str] = frozenset(), leaves: int = 1
 ) -> float:
     """Of the answer to a prompt that a mark ends, with all parts or with prompt lookup alone."""
     tokenizer = Words()
@@ -97,13 +98,14 @@ def tokens_per_pass(
     assert tokenizer.decode(written).decode() == answer
     backend = ScriptedBackend.following([*asked, *written], VOCAB)
     backend.tokenizer = tokenizer
+    backend.capabilities = replace(backend.capabilities, tree=leaves > 1, max_leaves=leaves)
     loop = Loop(backend)
     if plain:
         found = loop.answer(
             asked, [LongestMatch(min_match=3)], controller=FixedController(), max_tokens=4096
         )
     else:
-        drafting = Drafting(tokenizer, cost=FLAT, without=without)
+        drafting = Drafting(tokenizer, cost=FLAT, without=without, leaves=leaves)
         proposers = drafting.proposers()
         found = loop.answer(
             asked, proposers, controller=drafting.controller(proposers), max_tokens=4096
@@ -173,3 +175,10 @@ def test_it_is_the_broken_alignment_that_does_it(
     drafted = tokens_per_pass(prompt, answer, plain=False)
     monkeypatch.setattr(pool, "_HELD", 0)
     assert drafted > gain * tokens_per_pass(prompt, answer, plain=False)
+
+
+@pytest.mark.parametrize("what", ["renamed", "inserted lines", "quoted from numbered lines"])
+def test_trees_give_more(what: str) -> None:
+    prompt, answer, _ = EDITS[what]
+    chain = tokens_per_pass(prompt, answer, plain=False)
+    assert tokens_per_pass(prompt, answer, plain=False, leaves=4) > 1.04 * chain
