@@ -1,11 +1,17 @@
 #!/usr/bin/env bash
 # Prints and keeps the reports of docs/results. Run it alone on the machine; about 30 minutes on
-# two cores. Arguments: which of  bench exact verify overhead  (default: all).
+# two cores. Arguments: which of  bench exact verify overhead  (default: these), and
+#   replay TRACES: recorded sessions with sample.json and curves.json beside them; 45 minutes more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"
 out=docs/results
 want=" ${*:-bench exact verify overhead} "
+traces=
+if [[ ${1:-} == replay ]]; then
+    traces=${2:?which folder holds the recorded sessions?}
+    want=" replay "
+fi
 target=qwen2.5-coder-1.5b
 tiny=smollm2-135m
 
@@ -31,4 +37,24 @@ if [[ $want == *" exact "* ]]; then
 fi
 if [[ $want == *" overhead "* ]]; then
     report overhead python -m agentspec.bench.overhead
+fi
+if [[ $want == *" replay "* ]]; then
+    sample=(--sample "$traces/sample.json" --curves "$traces/curves.json")
+    priors=agentspec/control/priors.json
+    held=$(mktemp -d)
+    trap 'rm -rf "$held"' EXIT
+    # every session is replayed with priors fitted on other sources only
+    python -m agentspec.replay.fit "$traces" --start $priors --rounds 1 --jobs 2 --full-only --held-out "$held"
+    run() { # run NAME OPTIONS…
+        local name=$1
+        shift
+        agentspec replay "${sample[@]}" "$@" --jobs 2 --out "$out/replay-$name.json"
+    }
+    run held-out --curve all --cold --priors "$held" --plots $out/replay-plots
+    run trees --curve flat --curve gpu-cliff --curve apple-7b-f16 --cold --leaves 8 --priors "$held"
+    run warm --curve gpu-cliff --curve cpu2-1.5b-q4km --warm --priors "$held"
+    run ablation --curve flat --curve gpu-cliff --curve cpu2-1.5b-q4km --curve apple-7b-f16 --cold \
+        --ablate edit --ablate syntax --ablate habits --ablate skeleton --ablate survival
+    run fixed --curve all --cold --ablate k4 --ablate k8 --ablate k16
+    run peers --curve all --cold --peers
 fi

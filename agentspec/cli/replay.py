@@ -100,7 +100,7 @@ def replay(
     from agentspec.replay.inputs import read_sessions, vocabulary_of
     from agentspec.replay.plots import need_matplotlib, save_plots
     from agentspec.replay.report import replay_report, replay_text
-    from agentspec.replay.run import FULL, Plan, Result, ablations, variant
+    from agentspec.replay.run import FULL, Plan, Result, ablations, seen_by_priors, variant
     from agentspec.replay.run import replay as run_replay
     from agentspec.replay.store import ArrayStore
 
@@ -146,7 +146,14 @@ def replay(
     report = replay_report(
         results, curves=list(curves), variants=[v.name for v in variants], states=states
     )
+    seen = seen_by_priors(sessions, priors)
+    if seen:
+        skipped.append(
+            f"the priors were fitted on {seen} of these {len(sessions)} sessions, among others: "
+            "their speeds say less about other sessions (--priors takes others)"
+        )
     report["settings"] = {
+        "fitted_on": seen,
         "model": vocabulary.path.name,
         "draft": draft,
         "draft_cost": draft_cost if draft else None,

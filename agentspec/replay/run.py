@@ -12,7 +12,7 @@ from typing import Any
 from agentspec.backends.base import Tokenizer
 from agentspec.control.controller import Controller
 from agentspec.control.cost import CostCurve
-from agentspec.control.prior import Prior
+from agentspec.control.prior import Prior, session_digest
 from agentspec.drafting import PARTS, Drafting
 from agentspec.engine.decode import decode
 from agentspec.engine.panel import Panel
@@ -253,6 +253,16 @@ def _opened(tokenizer: Callable[[], Any]) -> Any:
 
 def _in_process(tokenizer: Callable[[], Tokenizer], task: _Task) -> list[Result]:
     return list(_run(task, _opened(tokenizer)))
+
+
+def seen_by_priors(sessions: Sequence[Tokens], priors: Path | None) -> int:
+    """How many of these sessions the priors that replay them were fitted on."""
+    shipped = Prior.shipped() if priors is None else None
+    return sum(
+        session_digest(session.source, session.id)
+        in (shipped or _prior(priors or Path(), session.source, "full")).sessions
+        for session in sessions
+    )
 
 
 @lru_cache(maxsize=64)
