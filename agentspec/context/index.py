@@ -59,13 +59,13 @@ class _Part:
         order = np.argsort(rank[places - 1 - first], kind="stable")
         self._places = places[order].astype(np.int32)
         self._view = memoryview(self._places)  # its items are plain ints
-        self._high = high
+        self.low, self.high = low, high
         # big-endian bytes compare as the tokens do, a separator above all
         self._reversed = run[::-1].astype(">u4").tobytes()
 
     def places(self, query: bytes) -> tuple[npt.NDArray[np.int32], int]:
         """The places that match the reversed `query` longest, and for how many tokens."""
-        view, reverse, high = self._view, self._reversed, self._high
+        view, reverse, high = self._view, self._reversed, self.high
         size = len(query)
 
         def context(place: int) -> bytes:
@@ -102,7 +102,6 @@ class TokenIndex:
         self._view = self._tokens.data
         self._n = 0
         self._parts: list[_Part] = []
-        self._starts: list[int] = []
         self._fresh_from = 0
 
     def __len__(self) -> int:
@@ -144,11 +143,13 @@ class TokenIndex:
         """Forget everything from `length` on."""
         if length >= self._n:
             return
-        ends = [*self._starts[1:], self._fresh_from]
-        while self._starts and ends[len(self._starts) - 1] > length:
-            self._fresh_from = self._starts.pop()
-            self._parts.pop()
-        self._fresh_from = min(self._fresh_from, length)
+        keep, fresh_from = len(self._parts), self._fresh_from
+        while keep and self._parts[keep - 1].high > length:
+            keep -= 1
+            fresh_from = self._parts[keep].low
+        # parts first: broken off here, none of them may reach behind the end
+        del self._parts[keep:]
+        self._fresh_from = min(fresh_from, length)
         self._n = length
         if self._n - self._fresh_from >= self._merge_at:
             self._merge()
@@ -247,18 +248,17 @@ class TokenIndex:
         if need > len(self._tokens):
             larger = np.empty(max(need, len(self._tokens) * 3 // 2), dtype=np.int32)
             larger[: self._n] = self._tokens[: self._n]
-            self._tokens = larger
-            self._view = larger.data
+            self._tokens, self._view = larger, larger.data
 
     def _merge(self) -> None:
         """Sort what is new; parts of like size become one, so there are few to search."""
-        low, high = self._fresh_from, self._n
-        while self._starts and 2 * (high - low) >= low - self._starts[-1]:
-            low = self._starts.pop()
-            self._parts.pop()
+        low, high, keep = self._fresh_from, self._n, len(self._parts)
+        while keep and 2 * (high - low) >= low - self._parts[keep - 1].low:
+            keep -= 1
+            low = self._parts[keep].low
         if high > low:
-            self._parts.append(_Part(self._tokens, low, high))
-            self._starts.append(low)
+            # made before others are given up for it: this may run out of memory or be broken off
+            self._parts[keep:] = [_Part(self._tokens, low, high)]
         self._fresh_from = high
 
 

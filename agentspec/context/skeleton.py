@@ -48,7 +48,7 @@ class Skeleton:
         found = list(islice(parts(self._shape, tools), _MOST_PARTS))
         if found == self._parts:
             return
-        self._parts = found
+        self._parts = []  # known when all of it is there
         self.index.truncate(0)
         run: list[int] = []
         for part in found:
@@ -58,6 +58,7 @@ class Skeleton:
                 continue
             run.append(SEPARATOR)
         self.index.load(run)
+        self._parts = found
 
 
 def parts(shape: CallShape, tools: Sequence[Mapping[str, Any]]) -> Iterator[str]:

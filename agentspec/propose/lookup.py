@@ -89,7 +89,10 @@ class Lookup:
         while self._answers and self._answers[-1] > n:
             self._answers.pop()
         if len(self._answers) % 2:
-            self._answers.append(n)
+            if self._answers[-1] == n:
+                self._answers.pop()  # nothing is left of it
+            else:
+                self._answers.append(n)
         self._answers.append(len(prompt))
         self._load_context(turn.context)
         if self._cursor is not None:
@@ -147,6 +150,15 @@ class Lookup:
         return self._runs[bisect_right(self._runs, start, key=lambda run: run[2]) - 1][1]
 
     def _load_context(self, context: Sequence[tuple[str, Sequence[int]]]) -> None:
+        try:
+            self._follow_context(context)
+        except BaseException:
+            # a run that is only named would never be loaded
+            self._runs.clear()
+            self._context.truncate(0)
+            raise
+
+    def _follow_context(self, context: Sequence[tuple[str, Sequence[int]]]) -> None:
         # the same files usually come with every turn: only what is new behind them is loaded
         keys = [(hash(tuple(run)), source) for source, run in context]
         same = 0

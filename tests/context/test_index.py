@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -193,3 +194,23 @@ def test_beyond_the_sorted_depth_the_longer_match_comes_first() -> None:
     expected = [(tokens.index(mark), lengths[mark]) for mark in (50, 52, 53, 51)]
     assert index.places(run) == expected
     assert index.places(run, 2) == expected[:2]
+
+
+def test_a_sort_that_fails_gives_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = TokenIndex(merge_at=64)
+    index.load(range(64))
+    index.load(range(100, 130))
+
+    def fails(*args: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("agentspec.context.index._dense", fails)
+        with pytest.raises(MemoryError):
+            index.load(range(200, 240))
+    assert index.places([20, 21]) == [(22, 2)]
+    assert index.places([220, 221])[0][0] == 64 + 30 + 22
+    index.truncate(70)
+    assert index.places([101, 102])[0][0] == 67
+    index.load(range(300, 400))
+    assert index.places([20, 21]) == [(22, 2)]

@@ -187,3 +187,18 @@ def test_no_tools_ever_raise(tools: list[Any]) -> None:
     skeleton = Skeleton(Tokenizer())
     skeleton.follow(tools)
     assert skeleton.index.tokens.tolist().count(SEPARATOR) >= 3
+
+
+def test_tools_that_broke_off_are_taken_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    skeleton = Skeleton(ScriptedTokenizer(260))
+    tools = [{"name": "look"}]
+
+    def interrupted(text: str) -> list[int]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(skeleton._tokenizer, "encode_special", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            skeleton.follow(tools)
+    skeleton.follow(tools)
+    assert len(skeleton.index)

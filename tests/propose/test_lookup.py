@@ -412,3 +412,28 @@ def test_nothing_that_is_written_raises_or_breaks_a_bound(
         lookup.end()
         history = [*prompt, *answer]
         assert lookup._live.tokens.tolist() == history
+
+
+def test_an_answer_made_again_and_again_leaves_nothing_behind() -> None:
+    lookup = Lookup(by_length)
+    for _ in range(50):
+        lookup.begin(turn(list(b"say it again")))
+        lookup.observe([65, 66], Verdict.of(EMPTY_DRAFT, [65, 66], [], None))
+        lookup.end()
+    assert len(lookup._answers) == 2
+
+
+def test_context_that_broke_off_while_it_was_loaded_is_loaded_the_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(run: object) -> None:
+        raise KeyboardInterrupt
+
+    lookup = Lookup(by_length)
+    given = [("file", list(b"a file that is long enough"))]
+    with monkeypatch.context() as patch:
+        patch.setattr(lookup._context, "load", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lookup.begin(turn(list(b"so: "), given))
+    lookup.begin(turn(list(b"so: a file that"), given))
+    assert bytes(lookup.propose(4).tokens) == b" is "
