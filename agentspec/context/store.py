@@ -287,7 +287,10 @@ class StoredIndex:
             if digest in known_content:
                 tokens = known_content[digest].tokens
             else:
-                tokens = np.asarray(self._store.tokenizer.encode(text), dtype=np.int32)
+                try:
+                    tokens = np.asarray(self._store.tokenizer.encode(text), dtype=np.int32)
+                except InvalidRequestError:  # one odd file must not cost the others
+                    digest = ""
         mtime_ns = entry.mtime_ns if entry.mtime_ns < before else _UNSURE
         version = (entry.size, mtime_ns, digest)
         if known and (known.size, known.mtime_ns, known.digest) == version:
