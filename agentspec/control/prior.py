@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -42,18 +43,27 @@ class Prior:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], name: str) -> Prior:
-        """Raises ConfigError for weights of another layout."""
+        """Raises ConfigError for weights of another layout and for values that are none."""
+        if not isinstance(data, Mapping):
+            raise ConfigError("these are no priors: an object with fitted weights is expected")
         if data.get("layout") != evidence.LAYOUT or data.get("slots") != evidence.SLOTS:
             raise ConfigError(
                 "these priors were fitted for another layout of the evidence; fit them again"
             )
         fitted = data[name]
-        return cls(
+        prior = cls(
             tuple(weight / _SCALE for weight in fitted["weights"]),
             tuple(tuple(p / _SCALE for p in chain) for chain in data.get("chains", ())),
             tuple(data.get("habits", ())),
             frozenset(data.get("sessions", ())),
         )
+        if len(prior.weights) != evidence.SLOTS or not all(map(math.isfinite, prior.weights)):
+            raise ConfigError(f"their weights are not {evidence.SLOTS} finite numbers")
+        if not all(0.0 <= p <= 1.0 for chain in prior.chains for p in chain):
+            raise ConfigError("their chains hold what is no probability")
+        if not all(isinstance(phrase, str) for phrase in prior.habits):
+            raise ConfigError("their habits hold what is no text")
+        return prior
 
 
 def session_digest(source: str, id: str) -> str:

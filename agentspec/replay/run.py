@@ -270,7 +270,9 @@ def _prior(path: Path, source: str, name: str) -> Prior:
     file = path / f"{source}.json" if path.is_dir() else path
     try:
         return Prior.from_json(json.loads(file.read_text("utf-8")), name)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (
+        OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, ConfigError
+    ) as error:  # fmt: skip
         raise ConfigError(f"{file} holds no fitted priors: {error}") from error
 
 

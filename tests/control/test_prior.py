@@ -79,3 +79,25 @@ def test_a_digest_names_a_session_and_does_not_tell_it() -> None:
     assert len(digest) == 8
     assert digest == session_digest("source", "id-1")
     assert len({digest, session_digest("source", "id-2"), session_digest("other", "id-1")}) == 3
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"full": {"weights": [1, 2]}},
+        {"full": {"weights": [float("nan")] * evidence.SLOTS}},
+        {"chains": [[5000]]},
+        {"habits": [1, 2]},
+    ],
+)
+def test_values_that_are_none_are_refused(damage: dict[str, object]) -> None:
+    data = to_json({"full": evidence.unfitted()}, [[0.5]], ["a"], [])
+    Prior.from_json(data, "full")
+    with pytest.raises(ConfigError):
+        Prior.from_json({**data, **damage}, "full")
+
+
+@pytest.mark.parametrize("data", [[], 3, None])
+def test_what_is_no_object_is_refused(data: object) -> None:
+    with pytest.raises(ConfigError, match="no priors"):
+        Prior.from_json(data, "full")  # type: ignore[arg-type]

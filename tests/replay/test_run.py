@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,16 @@ from agentspec.drafting import PARTS
 from agentspec.errors import ConfigError
 from agentspec.replay import run
 from agentspec.replay.chatml import Tokens
-from agentspec.replay.run import EARLIER, FULL, Plan, Variant, replay, replay_session, variant
+from agentspec.replay.run import (
+    EARLIER,
+    FULL,
+    Plan,
+    Variant,
+    _prior,
+    replay,
+    replay_session,
+    variant,
+)
 from agentspec.replay.script import ScriptedTarget
 from agentspec.replay.trace_file import PassTrace
 from agentspec.testing.scripted import ScriptedProposer, ScriptedTokenizer
@@ -272,3 +283,11 @@ def test_ablations_by_name() -> None:
         assert variant(part).without == {part}
     with pytest.raises(ConfigError, match=r"'nonsense'.*lookup.*k4"):
         variant("nonsense")
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "", "[" * 100_000, '{"layout": 0}'])
+def test_a_damaged_file_of_priors_is_named(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "priors.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(f"{path} holds no fitted priors")):
+        _prior(path, "source", "full")
