@@ -149,7 +149,7 @@ def test_a_failing_proposer_is_left_out_and_noted(chat: Any, monkeypatch: Any) -
     def begin(turn: TurnContext) -> None:
         raise RuntimeError("no index")
 
-    monkeypatch.setattr(engine._lookup, "begin", begin)
+    monkeypatch.setattr(engine._drafting.proposers()[0], "begin", begin)
     answer = engine.complete(HI)
     assert answer.text == "abcd " * 5
     assert answer.speculation.notes == [

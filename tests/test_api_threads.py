@@ -108,8 +108,9 @@ def test_requests_are_served_in_the_order_they_came(chat: Any) -> None:
     engine.target.before = lambda _: go_on.wait(20) and None
 
     def work(n: int) -> None:
-        engine.complete(ask(n))
-        order.append(n)
+        for i, _ in enumerate(engine.stream(ask(n))):
+            if i == 0:  # while it holds the engine
+                order.append(n)
 
     threads = []
     for n in range(8):

@@ -30,8 +30,8 @@ from agentspec.bench.peers import (
 from agentspec.bench.suffix_decoding import SuffixDecoding
 from agentspec.cli import replay as command
 from agentspec.errors import ConfigError, MissingExtraError
-from agentspec.replay.chatml import Tokens
 from agentspec.replay import inputs
+from agentspec.replay.chatml import Tokens
 from agentspec.replay.run import Plan, Variant, replay, replay_session
 from agentspec.replay.trace_file import PassTrace
 from agentspec.testing.loop import Loop
