@@ -12,6 +12,8 @@ from agentspec.control.rows import ANY_ROWS, RowClass
 from agentspec.control.survival import Survival
 from agentspec.types import EMPTY_DRAFT, Draft, Verdict
 
+_REFUND = 0.02
+
 
 class Controller(Protocol):
     """Decides per step; must not truncate or drop a draft by the value of a sampled token."""
@@ -82,6 +84,10 @@ class CostAwareController:
     first `free` drafts are there for nothing; one behind them costs passes of a draft model and
     is asked for where that has paid (`Asking`).
 
+    An answer never loses much: a pass may risk no more than `stake` plain passes and what drafts
+    have won in this answer, a fiftieth of a pass per token is added. So with hopeless drafts an
+    answer of n tokens costs at most n / 50 + `stake` passes more than plain.
+
     All of it depends only on what was known before a token was sampled: a sampled draft that was
     asked for is taken, and never cut by where its tokens led.
     """
@@ -97,6 +103,7 @@ class CostAwareController:
         margin: float = 0.02,
         rows: RowClass = ANY_ROWS,
         free: int = 1,
+        stake: float = 4.0,
     ) -> None:
         self._curve = cost
         self._cost: Callable[[int], float] = cost
@@ -109,6 +116,7 @@ class CostAwareController:
         self._pace = pace or Pace(self._pass_cost, most=rows.limit(k))
         self._offered: list[tuple[Draft, bool]] = []  # and whether it cost passes
         self._spent = 0.0
+        self._credit = stake
         self._choice = _Choice(EMPTY_DRAFT, 0.0, 0.0)
 
     def choose(self, drafts: Iterable[Draft], room: int, *, context: int | None = None) -> Draft:
@@ -153,7 +161,9 @@ class CostAwareController:
                 self._asking.judged(right, judged)
         self._offered = []
         self._curve.observe(rows, seconds, context)
-        self._pace.observe(len(verdict.tokens), self._cost(rows) + self._spent)
+        cost, tokens = self._cost(rows) + self._spent, len(verdict.tokens)
+        self._pace.observe(tokens, cost)
+        self._credit += tokens * (1.0 + _REFUND) - cost / self._pass_cost(1)
 
     def explain(self) -> str:
         draft, gain, price = self._choice
@@ -199,7 +209,10 @@ class CostAwareController:
         tokens = 1.0
         stands: list[float] = []
         parents = draft.parents
+        limit = (self._credit + 1.0) * self._pass_cost(1)
         for j in range(most):
+            if self._pass_cost(j + 2) > limit:
+                break
             parent = parents[j] if parents is not None else j - 1
             chance = self._survival.of(draft, j)
             stands.append(chance * stands[parent] if parent >= 0 else chance)

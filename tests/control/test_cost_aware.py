@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from agentspec.backends.base import Rollback
 from agentspec.control.controller import CostAwareController
 from agentspec.control.cost import CostCurve
+from agentspec.control.pace import Pace
 from agentspec.control.rows import RowClass
 from agentspec.control.survival import Survival
 from agentspec.errors import ConfigError
@@ -130,3 +131,32 @@ def test_measuring_follows_the_clock_and_leaves_no_sequence(rollback: Rollback) 
     curve = CostCurve.measure(backend, probes=(1, 2, 4), budget=60.0, clock=clock)
     assert curve(4) > curve(2) > curve(1) == 1.0
     assert not backend.caches
+
+
+def test_an_answer_of_hopeless_drafts_loses_its_stake_and_two_in_a_hundred_at_most() -> None:
+    curve = CostCurve.from_points({1: 1.0, 2: 1.5, 32: 12.0})
+    # it goes on believing in its drafts: nothing is learned
+    survival = Survival(learns=False)
+    controller = CostAwareController(curve, survival, Pace(curve, most=31), stake=4.0)
+    cost, tokens = 0.0, 600
+    for _ in range(tokens):
+        draft = controller.choose([matched(31, 49)], 31)
+        cost += curve(len(draft) + 1)
+        verdict = Verdict(draft, (99,), 0, min(1, len(draft)))
+        controller.observe(verdict, rows=len(draft) + 1, seconds=1.0)
+    assert tokens + 4 < cost <= tokens * 1.02 + 4.0 + 1e-9
+
+
+def test_what_drafts_have_won_may_be_risked() -> None:
+    curve = CostCurve.from_points({1: 1.0, 32: 12.0})
+    survival = Survival(learns=False)
+    controller = CostAwareController(curve, survival, Pace(curve, most=31), stake=1.0)
+    lengths = []
+    for _ in range(6):
+        draft = controller.choose([matched(31, 49)], 31)
+        lengths.append(len(draft))
+        verdict = Verdict(draft, (*draft.tokens, 99), len(draft), len(draft))
+        controller.observe(verdict, rows=len(draft) + 1, seconds=1.0)
+    assert lengths[0] < 4
+    assert lengths[:3] == sorted(set(lengths[:3]))
+    assert lengths[2] > 5 * lengths[0]
