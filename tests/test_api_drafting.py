@@ -1,0 +1,77 @@
+"""What an engine drafts from, and that it says why: explained, workspaces, released drafts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentspec.context.library import Library
+from agentspec.control.cost import CostCurve
+from agentspec.errors import InvalidRequestError
+
+FLAT = CostCurve.from_points({1: 1.0, 64: 1.3})
+HI = [{"role": "user", "content": "hi"}]
+CODE = "def area(width, height):\n    return width * height\n"
+
+
+def test_every_pass_is_explained_when_asked(chat: Any) -> None:
+    engine = chat.engine(chat.writing(CODE), cost=FLAT)
+    answer = engine.complete(HI, speculation={"explain": True}, context=[CODE])
+    spec = answer.speculation
+    assert len(spec.explained) == spec.passes
+    assert any("stands with" in line and "pace" in line for line in spec.explained)
+    assert engine.complete(HI).speculation.explained == []
+
+
+def test_explaining_changes_nothing(chat: Any) -> None:
+    law = chat.writing(CODE)
+    one = chat.engine(law, cost=FLAT).complete(HI, speculation={"explain": True})
+    other = chat.engine(law, cost=FLAT).complete(HI)
+    assert one.text == other.text == CODE
+    assert one.speculation.passes == other.speculation.passes
+
+
+def test_explain_must_be_true_or_false(chat: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="explain"):
+        chat.engine(chat.writing("x")).complete(HI, speculation={"explain": "yes"})
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs openat")
+def test_files_of_the_workspace_are_drafted_under_their_names(chat: Any, tmp_path: Path) -> None:
+    root = tmp_path / "work"
+    root.mkdir()
+    (root / "area.py").write_text(CODE * 3)
+    tokenizer = chat.tokenizer()
+    library = Library(root, tokenizer, identity="x", directory=tmp_path / "cache")
+    law = chat.writing(CODE * 3)
+    engine = chat.engine(law, cost=FLAT, library=library)
+    answer = engine.complete(HI)
+    assert answer.text == CODE * 3
+    assert answer.speculation.sources["file:area.py"].accepted > 20
+    plain = chat.engine(law, cost=FLAT).complete(HI)
+    assert answer.speculation.passes < plain.speculation.passes
+    engine.close()
+    again = Library(root, tokenizer, identity="x", directory=tmp_path / "cache")
+    names = {again.corpus.name(place) for place in range(len(again.corpus.index))}
+    assert any(name.startswith("session:") for name in names)
+
+
+def test_a_draft_model_that_is_always_wrong_is_named_and_can_be_released(chat: Any) -> None:
+    law = chat.hashed(1)
+    draft = chat.backend(chat.writing("x" * 400, ends=False))
+    # the text of a hashed law repeats nothing: only the draft model drafts
+    engine = chat.engine(law, draft=draft, cost=CostCurve.from_points({1: 1.0, 64: 1.01}))
+    for n in range(12):
+        answer = engine.complete([{"role": "user", "content": str(n)}], max_tokens=60)
+    assert any("not the same family" in note for note in answer.speculation.notes)
+    expected = engine.complete(HI, max_tokens=30).text
+    engine.release_draft()
+    assert draft.closed
+    after = engine.complete(HI, max_tokens=30)
+    assert after.text == expected
+    assert "draft_model" not in after.speculation.sources
+    assert not after.speculation.notes
+    engine.close()
