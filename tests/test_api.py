@@ -173,7 +173,7 @@ def test_usage_and_prefix_reuse(chat: Any) -> None:
 
 def test_predictions_count_and_context_is_used(chat: Any, tmp_path: Path) -> None:
     reply = "def area(width, height):\n    return width * height\n"
-    engine = chat.engine(chat.writing(reply))
+    engine = chat.engine(chat.writing(reply), cost=CostCurve.from_points({1: 1.0, 64: 1.1}))
     wrong = reply.replace("*", "+")
     answer = engine.complete(HI, prediction={"type": "content", "content": wrong})
     details = answer.usage.completion_tokens_details

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-_KEEP = 0.998
+_KEEP = 0.98
 _WINDOW = 1.0 / (1.0 - _KEEP)
 _ROUNDS = 6
 _LEAST = 0.02
