@@ -16,6 +16,7 @@ from agentspec.control.cost import CostCurve
 from agentspec.control.pace import Pace
 from agentspec.control.prior import Prior
 from agentspec.control.rows import ANY_ROWS, RowClass
+from agentspec.control.stake import Stake
 from agentspec.control.survival import Survival
 from agentspec.propose.lookup import Lookup
 from agentspec.syntax.cursor import Cursor
@@ -86,6 +87,7 @@ class Drafting:
             )
         self._draft = draft
         self.asking = Asking()
+        self._stake = Stake()
         if draft is not None:
             draft.plan = self._plan
 
@@ -109,6 +111,7 @@ class Drafting:
             self.asking,
             k=_MOST_DRAFTED if k is None else k,
             rows=self._rows,
+            stake=self._stake,
             free=sum(proposer is not self._draft for proposer in proposers),
         )
 

@@ -14,16 +14,16 @@ from typing import Any
 Part = Mapping[str, Any]
 
 
-def parts(report: Part) -> Iterator[Part]:
+def parts(report: Part, **names: str) -> Iterator[Part]:
     """Every curve × variant × state of a report, however it is nested."""
     if "total" in report:
-        yield report
+        yield {**names, **report}
         if isinstance(report.get("warm"), dict):
-            yield from parts(report["warm"])
-    for name in ("curves", "variants"):
-        nested = report.get(name)
-        for part in nested.values() if isinstance(nested, dict) else ():
-            yield from parts(part)
+            yield from parts(report["warm"], **names)
+    for kind in ("curve", "variant"):
+        nested = report.get(f"{kind}s")
+        for name, part in nested.items() if isinstance(nested, dict) else ():
+            yield from parts(part, **{**names, kind: name})
 
 
 def speeds(report: Part) -> Iterator[str]:

@@ -9,10 +9,9 @@ from agentspec.control.asking import Asking
 from agentspec.control.cost import CostCurve
 from agentspec.control.pace import Pace
 from agentspec.control.rows import ANY_ROWS, RowClass
+from agentspec.control.stake import Stake
 from agentspec.control.survival import Survival
 from agentspec.types import EMPTY_DRAFT, Draft, Verdict
-
-_REFUND = 0.02
 
 
 class Controller(Protocol):
@@ -84,9 +83,8 @@ class CostAwareController:
     first `free` drafts are there for nothing; one behind them costs passes of a draft model and
     is asked for where that has paid (`Asking`).
 
-    An answer never loses much: a pass may risk no more than `stake` plain passes and what drafts
-    have won in this answer, a fiftieth of a pass per token is added. So with hopeless drafts an
-    answer of n tokens costs at most n / 50 + `stake` passes more than plain.
+    No pass risks more than the `stake` and what drafts have won, so that hopeless drafts cost two
+    in a hundred in the long run (`Stake`).
 
     All of it depends only on what was known before a token was sampled: a sampled draft that was
     asked for is taken, and never cut by where its tokens led.
@@ -103,7 +101,7 @@ class CostAwareController:
         margin: float = 0.02,
         rows: RowClass = ANY_ROWS,
         free: int = 1,
-        stake: float = 4.0,
+        stake: Stake | None = None,
     ) -> None:
         self._curve = cost
         self._cost: Callable[[int], float] = cost
@@ -116,7 +114,7 @@ class CostAwareController:
         self._pace = pace or Pace(self._pass_cost, most=rows.limit(k))
         self._offered: list[tuple[Draft, bool]] = []  # and whether it cost passes
         self._spent = 0.0
-        self._credit = stake
+        self._stake = stake or Stake()
         self._choice = _Choice(EMPTY_DRAFT, 0.0, 0.0)
 
     def choose(self, drafts: Iterable[Draft], room: int, *, context: int | None = None) -> Draft:
@@ -163,7 +161,7 @@ class CostAwareController:
         self._curve.observe(rows, seconds, context)
         cost, tokens = self._cost(rows) + self._spent, len(verdict.tokens)
         self._pace.observe(tokens, cost)
-        self._credit += tokens * (1.0 + _REFUND) - cost / self._pass_cost(1)
+        self._stake.observe(tokens, cost / self._pass_cost(1))
 
     def explain(self) -> str:
         draft, gain, price = self._choice
@@ -209,7 +207,7 @@ class CostAwareController:
         tokens = 1.0
         stands: list[float] = []
         parents = draft.parents
-        limit = (self._credit + 1.0) * self._pass_cost(1)
+        limit = (self._stake.left + 1.0) * self._pass_cost(1)
         for j in range(most):
             if self._pass_cost(j + 2) > limit:
                 break

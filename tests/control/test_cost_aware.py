@@ -12,6 +12,7 @@ from agentspec.control.controller import CostAwareController
 from agentspec.control.cost import CostCurve
 from agentspec.control.pace import Pace
 from agentspec.control.rows import RowClass
+from agentspec.control.stake import Stake
 from agentspec.control.survival import Survival
 from agentspec.errors import ConfigError
 from agentspec.testing.scripted import ScriptedBackend
@@ -137,7 +138,7 @@ def test_an_answer_of_hopeless_drafts_loses_its_stake_and_two_in_a_hundred_at_mo
     curve = CostCurve.from_points({1: 1.0, 2: 1.5, 32: 12.0})
     # it goes on believing in its drafts: nothing is learned
     survival = Survival(learns=False)
-    controller = CostAwareController(curve, survival, Pace(curve, most=31), stake=4.0)
+    controller = CostAwareController(curve, survival, Pace(curve, most=31), stake=Stake(4.0))
     cost, tokens = 0.0, 600
     for _ in range(tokens):
         draft = controller.choose([matched(31, 49)], 31)
@@ -150,7 +151,7 @@ def test_an_answer_of_hopeless_drafts_loses_its_stake_and_two_in_a_hundred_at_mo
 def test_what_drafts_have_won_may_be_risked() -> None:
     curve = CostCurve.from_points({1: 1.0, 32: 12.0})
     survival = Survival(learns=False)
-    controller = CostAwareController(curve, survival, Pace(curve, most=31), stake=1.0)
+    controller = CostAwareController(curve, survival, Pace(curve, most=31), stake=Stake(1.0))
     lengths = []
     for _ in range(6):
         draft = controller.choose([matched(31, 49)], 31)
