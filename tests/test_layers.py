@@ -15,7 +15,7 @@ FOLDERS = {
     "agentspec.prompts": ROOT / "prompts",
 }
 
-BASE = {"types", "errors"}
+BASE = {"types", "errors", "files"}
 CONTRACT = BASE | {"backends.base"}
 # What one decode step is made of.
 PARTS = CONTRACT | {"engine", "control", "propose", "context", "syntax"}
@@ -29,6 +29,7 @@ EVERYTHING = {""}
 # and a row allows what lies below it. Rows for "engine" mean its parts: engine.decode has its own.
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
+    "files": set(),
     "types": {"errors"},
     "config": BASE,
     "prompts": BASE | {"prompts"},

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.audit.calibrate import Calibration
-from agentspec.control.json_store import JsonStore, cache_folder
+from agentspec.control.json_store import JsonStore
+from agentspec.files import cache_folder
 
 
 def cached_calibration(

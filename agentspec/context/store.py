@@ -27,6 +27,7 @@ from agentspec.context.index import SEPARATOR, TokenIndex
 from agentspec.context.tokenfile import PART, PREFIX, SUFFIX, Record
 from agentspec.context.workspace import Entry, Workspace
 from agentspec.errors import InvalidRequestError
+from agentspec.files import cache_folder
 
 _log = logging.getLogger(__name__)
 
@@ -43,9 +44,7 @@ _UNSURE = -(1 << 62)
 
 def default_directory() -> Path:
     """Where indexes are kept: below the user's cache folder."""
-    from platformdirs import user_cache_path
-
-    return user_cache_path("agentspec", appauthor=False) / "index"
+    return cache_folder("index")
 
 
 def tokenizer_identity(tokenizer: Tokenizer) -> str:

@@ -6,14 +6,12 @@ over all else; the meta, JSON; the tokens of all records in order, int32. Nothin
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
 import os
 import stat
 import struct
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +19,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from agentspec.files import replacing
 
 MAGIC = b"AGSPTOKN"
 VERSION = 1
@@ -76,20 +76,10 @@ def write(path: Path, key: str, records: Sequence[Record], max_bytes: int) -> No
     size = _FIXED.size + _DIGEST + len(meta) + sum(run.nbytes for run in runs)
     if size > max_bytes or len(meta) > _MAX_META:
         raise OSError(errno.EFBIG, f"{size:,} bytes are more than may be kept", str(path))
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(PART, PREFIX, path.parent)  # mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(fixed + _checksum(fixed, meta, runs) + meta)
-            for run in runs:
-                file.write(run.data.cast("B"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    with replacing(path, prefix=PREFIX, suffix=PART, folder_mode=0o700) as file:
+        file.write(fixed + _checksum(fixed, meta, runs) + meta)
+        for run in runs:
+            file.write(run.data.cast("B"))
 
 
 def _read(fd: int, key: str, vocab_size: int, max_bytes: int) -> list[Record]:

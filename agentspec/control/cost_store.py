@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from agentspec.backends.base import Backend
 from agentspec.control.cost import CostCurve
 from agentspec.control.cost_draft import DraftCost
-from agentspec.control.json_store import JsonStore, cache_folder
+from agentspec.control.json_store import JsonStore
+from agentspec.files import cache_folder
 
 SAVE_EVERY = 60.0
 """Seconds between two writes while passes are observed."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from agentspec.files import replacing
 
 _log = logging.getLogger(__name__)
 
@@ -63,19 +62,13 @@ class JsonStore:
         data = json.loads(json.dumps({**value, "key": _text(key)}))
         data["sha256"] = _digest(data)
         try:
-            _write(self.path(key), json.dumps(data), sync)
+            with replacing(self.path(key), sync=sync) as file:
+                file.write(json.dumps(data).encode())
             self._writable = True
         except OSError as error:
             if self._writable:
                 _log.warning("the %s could not be kept in %s: %s", self._what, self.folder, error)
             self._writable = False
-
-
-def cache_folder(kind: str) -> Path:
-    """Where results of a kind are kept: below the user's cache folder."""
-    from platformdirs import user_cache_path
-
-    return user_cache_path("agentspec", appauthor=False) / kind
 
 
 def _text(key: Mapping[str, Any]) -> str:
@@ -84,19 +77,3 @@ def _text(key: Mapping[str, Any]) -> str:
 
 def _digest(data: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
-
-
-def _write(path: Path, text: str, sync: bool) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from agentspec.files import cache_folder, replacing
 
 _log = logging.getLogger(__name__)
 _DTYPES = {"int32": np.int32, "float32": np.float32}
@@ -29,9 +28,7 @@ class ArrayStore:
     @classmethod
     def default(cls, kind: str) -> ArrayStore:
         """The store of a kind of arrays in the user's cache directory."""
-        from platformdirs import user_cache_path
-
-        return cls(user_cache_path("agentspec", appauthor=False) / "replay" / kind)
+        return cls(cache_folder("replay") / kind)
 
     def get(self, key: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]] | None:
         """The arrays of a key, or None; a damaged file is logged once and is a miss."""
@@ -51,7 +48,8 @@ class ArrayStore:
         if self._folder is None:
             return
         try:
-            _write(self._path(key), _pack(arrays))
+            with replacing(self._path(key), sync=False) as file:
+                file.write(_pack(arrays))
         except OSError as error:
             _log.warning("nothing is kept in %s: %s", self._folder, error)
 
@@ -83,17 +81,3 @@ def _unpack(data: bytes) -> dict[str, npt.NDArray[Any]]:
         arrays[name] = array
         at += array.nbytes
     return arrays
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
