@@ -25,9 +25,14 @@ def test_a_failure_leaves_the_old_file_and_no_rest(
 ) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"old")
-    with pytest.raises(error), replacing(path) as file:
-        file.write(b"half")
-        raise error
+
+    def fail() -> None:
+        with replacing(path) as file:
+            file.write(b"half")
+            raise error
+
+    with pytest.raises(error):
+        fail()
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a"]
 

@@ -154,6 +154,16 @@ class TokenIndex:
         if self._n - self._fresh_from >= self._merge_at:
             self._merge()
 
+    def follow(self, tokens: list[int]) -> int:
+        """Hold just these tokens; how many of the first ones it held already."""
+        n = min(self._n, len(tokens))
+        same = self._tokens[:n].tolist()
+        if same != tokens[:n]:
+            n = next(i for i in range(n) if same[i] != tokens[i])
+        self.truncate(n)
+        self.load(tokens[n:])
+        return n
+
     def find(self, query: Sequence[int]) -> Match | None:
         """The longest match of the end of `query` that has a continuation; the latest of equals.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -29,7 +30,8 @@ class Pace:
         most: int = 32,
     ) -> None:
         costs = [cost(rows) for rows in range(1, most + 2)]
-        self._cheapest = _cheapest(costs)
+        # rows bought together cost on average no less than the cheapest of them
+        self._cheapest = min((b - a for a, b in pairwise(costs)), default=0.0)
         rate = _forecast(costs, chains, most)
         self._tokens, self._cost = rate * _WINDOW, _WINDOW
 
@@ -46,15 +48,6 @@ class Pace:
         """A pass committed so many tokens at this cost."""
         self._tokens = self._tokens * _KEEP + tokens
         self._cost = self._cost * _KEEP + cost
-
-
-def _cheapest(costs: Sequence[float]) -> float:
-    """The least that a further row costs, rows bought together shared out."""
-    last = len(costs) - 1
-    return min(
-        ((costs[k] - costs[j]) / (k - j) for j in range(last) for k in range(j + 1, last + 1)),
-        default=0.0,
-    )
 
 
 def _forecast(costs: Sequence[float], chains: Sequence[Sequence[float]], most: int) -> float:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 
-from agentspec.context.index import SEPARATOR, Match, TokenIndex
+from agentspec.context.index import Match, TokenIndex
+from agentspec.context.runs import Runs
 from agentspec.types import EMPTY_DRAFT, Draft, Evidence, TurnContext, Verdict
 
 _REACH = 64
@@ -24,33 +24,26 @@ class LongestMatch:
     def __init__(self, *, min_match: int = 1) -> None:
         self._min_match = min_match
         self._live = TokenIndex()
-        self._context = TokenIndex()
-        self._runs: list[tuple[int, str, int]] = []  # hash, source, where it begins
+        self._context = Runs()
         self._tail: list[int] = []
 
     def begin(self, turn: TurnContext) -> None:
-        known, tokens = self._live.tokens, turn.tokens
-        n = min(len(known), len(tokens))
-        prompt = list(tokens)
-        same = known[:n].tolist()
-        if same != prompt[:n]:
-            n = next(i for i in range(n) if same[i] != prompt[i])
-        self._live.truncate(n)
-        self._live.load(prompt[n:])
+        prompt = list(turn.tokens)
+        self._live.follow(prompt)
         self._tail = prompt[-_REACH:]
-        self._load_context(turn.context)
+        self._context.follow(turn.context)
 
     def propose(self, max_tokens: int) -> Draft:
         best: Match | None = None
         index = self._live
-        for candidate in (self._live, self._context):
+        for candidate in (self._live, self._context.index):
             match = candidate.find(self._tail)
             if match is not None and (best is None or match.length > best.length):
                 best, index = match, candidate
         if best is None or best.length < self._min_match:
             return EMPTY_DRAFT
         run = index.continuation(best.start, max_tokens)
-        source = self.name if index is self._live else self._source(best.start)
+        source = self.name if index is self._live else self._context.source(best.start)
         return Draft.chain(run, source, Evidence(best.length, best.occurrences))
 
     def observe(self, accepted: Sequence[int], verdict: Verdict) -> None:
@@ -60,24 +53,3 @@ class LongestMatch:
 
     def end(self) -> None:
         return None
-
-    def _source(self, start: int) -> str:
-        return self._runs[bisect_right(self._runs, start, key=lambda run: run[2]) - 1][1]
-
-    def _load_context(self, context: Sequence[tuple[str, Sequence[int]]]) -> None:
-        # the same files usually come with every turn: only what is new behind them is loaded
-        keys = [(hash(tuple(run)), source) for source, run in context]
-        same = 0
-        while same < min(len(keys), len(self._runs)) and keys[same] == self._runs[same][:2]:
-            same += 1
-        if same < len(self._runs):
-            self._context.truncate(self._runs[same][2])
-            del self._runs[same:]
-        at = len(self._context)
-        joined: list[int] = []
-        for (digest, source), (_, run) in zip(keys[same:], context[same:], strict=True):
-            self._runs.append((digest, source, at + len(joined)))
-            joined += run
-            joined.append(SEPARATOR)
-        if joined:
-            self._context.load(joined)

@@ -6,8 +6,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence, Set
 
 from agentspec.context.growth import Chance, Growth
-from agentspec.context.index import SEPARATOR, TokenIndex
+from agentspec.context.index import TokenIndex
 from agentspec.context.pool import REACH, Corpus, Pointer, Pool
+from agentspec.context.runs import Runs
 from agentspec.context.shapes import Shapes
 from agentspec.context.skeleton import Skeleton
 from agentspec.syntax.cursor import Cursor
@@ -46,20 +47,17 @@ class Lookup:
         habits: TokenIndex | None = None,
         more: Sequence[Corpus] = (),
     ) -> None:
-        self._chance = chance
         self._least = least
         self._leaves = leaves
-        self._ends = ends
         self._cursor = cursor
         self._shapes = shapes
         self._skeleton = skeleton
         self._live = TokenIndex()
-        self._context = TokenIndex()
-        self._runs: list[tuple[int, str, int]] = []  # hash, source, where it begins
+        self._context = Runs()
         self._answers: list[int] = []  # where answers begin and end, in turn
         corpora = [
             Corpus(self._live, _PROMPT, lambda place: self.name, live=True),
-            Corpus(self._context, _GIVEN, self._source),
+            Corpus(self._context.index, _GIVEN, self._context.source),
         ]
         if shapes is not None:
             corpora.append(Corpus(shapes.index, _DERIVED, lambda place: "edit"))
@@ -68,19 +66,14 @@ class Lookup:
         if habits is not None:
             corpora.append(Corpus(habits, _HABIT, lambda place: "habit"))
         self._pool = Pool((*corpora, *more))
+        self._growth = Growth(self._pool.corpora, chance, cursor, ends)
         self._tail: list[int] = []
         self._offered: tuple[int, ...] = ()
         self._hits = 0
 
     def begin(self, turn: TurnContext) -> None:
-        known, tokens = self._live.tokens, turn.tokens
-        n = min(len(known), len(tokens))
-        prompt = list(tokens)
-        same = known[:n].tolist()
-        if same != prompt[:n]:
-            n = next(i for i in range(n) if same[i] != prompt[i])
-        self._live.truncate(n)
-        self._live.load(prompt[n:])
+        prompt = list(turn.tokens)
+        n = self._live.follow(prompt)
         if self._shapes is not None:
             start = self._shapes.truncate(n)
             self._shapes.add(prompt[start:], start)
@@ -94,7 +87,7 @@ class Lookup:
             else:
                 self._answers.append(n)
         self._answers.append(len(prompt))
-        self._load_context(turn.context)
+        self._context.follow(turn.context)
         if self._cursor is not None:
             self._cursor.begin(prompt)
         self._tail = prompt[-REACH:]
@@ -106,7 +99,7 @@ class Lookup:
         self._pool.refill(self._tail)
         if not len(self._pool):
             return EMPTY_DRAFT
-        growth = Growth(self._pool.corpora, self._chance, self._cursor, self._ends)
+        growth = self._growth
         readers = [growth.reader(pointer, self._origin(pointer)) for pointer in self._pool]
         tree = growth.grow(
             readers, max_tokens, hits=self._hits, least=self._least(), leaves=self._leaves
@@ -145,33 +138,3 @@ class Lookup:
         if not corpus.live:
             return corpus.origin
         return _ANSWER if bisect_right(self._answers, pointer.place) % 2 else _PROMPT
-
-    def _source(self, start: int) -> str:
-        return self._runs[bisect_right(self._runs, start, key=lambda run: run[2]) - 1][1]
-
-    def _load_context(self, context: Sequence[tuple[str, Sequence[int]]]) -> None:
-        try:
-            self._follow_context(context)
-        except BaseException:
-            # a run that is only named would never be loaded
-            self._runs.clear()
-            self._context.truncate(0)
-            raise
-
-    def _follow_context(self, context: Sequence[tuple[str, Sequence[int]]]) -> None:
-        # the same files usually come with every turn: only what is new behind them is loaded
-        keys = [(hash(tuple(run)), source) for source, run in context]
-        same = 0
-        while same < min(len(keys), len(self._runs)) and keys[same] == self._runs[same][:2]:
-            same += 1
-        if same < len(self._runs):
-            self._context.truncate(self._runs[same][2])
-            del self._runs[same:]
-        at = len(self._context)
-        joined: list[int] = []
-        for (digest, source), (_, run) in zip(keys[same:], context[same:], strict=True):
-            self._runs.append((digest, source, at + len(joined)))
-            joined += run
-            joined.append(SEPARATOR)
-        if joined:
-            self._context.load(joined)

@@ -14,8 +14,8 @@ from agentspec.context.index import DEPTH, SEPARATOR, Match, TokenIndex
 CANDIDATES, REACH = 32, 64
 
 
-def naive_find(tokens: Sequence[int], query: Sequence[int]) -> Match | None:
-    """The latest of the longest matches, from DEPTH tokens on among the 32 latest places."""
+def naive_matches(tokens: Sequence[int], query: Sequence[int]) -> list[tuple[int, int]]:
+    """Every match of the end of `query` that has a continuation: (length, place)."""
     query = list(query)[-REACH:]
     found: list[tuple[int, int]] = []
     for place in range(1, len(tokens)):
@@ -28,6 +28,12 @@ def naive_find(tokens: Sequence[int], query: Sequence[int]) -> Match | None:
             length += 1
         if length and tokens[place] != SEPARATOR:
             found.append((length, place))
+    return found
+
+
+def naive_find(tokens: Sequence[int], query: Sequence[int]) -> Match | None:
+    """The latest of the longest matches, from DEPTH tokens on among the 32 latest places."""
+    found = naive_matches(tokens, query)
     if not found:
         return None
     far = min(max(found)[0], DEPTH)
@@ -134,18 +140,7 @@ def test_ids_up_to_the_largest_int32() -> None:
 
 def naive_places(tokens: Sequence[int], query: Sequence[int], most: int) -> list[tuple[int, int]]:
     """Of the latest 32 that match for the most tokens up to DEPTH: longest first, then latest."""
-    query = list(query)[-REACH:]
-    found: list[tuple[int, int]] = []
-    for place in range(1, len(tokens)):
-        length = 0
-        while (
-            length < min(len(query), place)
-            and tokens[place - 1 - length] == query[-1 - length]
-            and tokens[place - 1 - length] != SEPARATOR
-        ):
-            length += 1
-        if length and tokens[place] != SEPARATOR:
-            found.append((length, place))
+    found = naive_matches(tokens, query)
     far = min(max(found, default=(0, 0))[0], DEPTH)
     latest = [(length, place) for length, place in found if length >= far][-CANDIDATES:]
     return [(place, length) for length, place in sorted(latest, reverse=True)[:most]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,25 +116,4 @@ def test_turn_after_turn_is_like_a_fresh_lookup(
         for one in (lookup, fresh):
             one.end()
         joined = [t for _, run in context for t in [*run, SEPARATOR]]
-        assert lookup._context.tokens.tolist() == joined
-
-
-def test_context_that_stays_is_not_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    lookup = LongestMatch()
-    files = [("a.py", list(range(50))), ("b.py", list(range(50, 90)))]
-    lookup.begin(turn([1, 2, 3], files))
-    loaded: list[int] = []
-    real = lookup._context.load
-
-    def load(run: Sequence[int]) -> None:
-        loaded.append(len(run))
-        real(run)
-
-    monkeypatch.setattr(lookup._context, "load", load)
-    lookup.begin(turn([1, 2, 3, 4], files))
-    assert loaded == []
-    lookup.begin(turn([1, 2, 3, 4], [*files, ("c.py", [7, 8, 9])]))
-    assert loaded == [4]
-    lookup.begin(turn([1, 2, 3, 4], [files[0]]))
-    assert loaded == [4]
-    assert len(lookup._context) == 51
+        assert lookup._context.index.tokens.tolist() == joined

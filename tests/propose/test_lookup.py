@@ -140,27 +140,6 @@ def test_no_draft_crosses_from_one_run_into_the_next() -> None:
     assert lookup.propose(4) == EMPTY_DRAFT
 
 
-def test_context_that_stays_is_not_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    lookup = plain()
-    files = [("a.py", list(range(50))), ("b.py", list(range(50, 90)))]
-    lookup.begin(turn([1, 2, 3], files))
-    loaded: list[int] = []
-    real = lookup._context.load
-
-    def load(run: Sequence[int]) -> None:
-        loaded.append(len(run))
-        real(run)
-
-    monkeypatch.setattr(lookup._context, "load", load)
-    lookup.begin(turn([1, 2, 3, 4], files))
-    assert loaded == []
-    lookup.begin(turn([1, 2, 3, 4], [*files, ("c.py", [7, 8, 9])]))
-    assert loaded == [4]
-    lookup.begin(turn([1, 2, 3, 4], [files[0]]))
-    assert loaded == [4]
-    assert len(lookup._context) == 51
-
-
 def test_the_next_turn_keeps_what_is_the_same() -> None:
     lookup = plain()
     lookup.begin(turn(list(range(5000))))
@@ -377,7 +356,7 @@ def test_turn_after_turn_is_like_a_fresh_lookup(
             lookup.end()
         history = [*prompt, *answer]
         joined = [t for _, run in context for t in [*run, SEPARATOR]]
-        assert lookup._context.tokens.tolist() == joined
+        assert lookup._context.index.tokens.tolist() == joined
 
 
 @settings(max_examples=60)
@@ -432,7 +411,7 @@ def test_context_that_broke_off_while_it_was_loaded_is_loaded_the_next_time(
     lookup = Lookup(by_length)
     given = [("file", list(b"a file that is long enough"))]
     with monkeypatch.context() as patch:
-        patch.setattr(lookup._context, "load", interrupted)
+        patch.setattr(lookup._context.index, "load", interrupted)
         with pytest.raises(KeyboardInterrupt):
             lookup.begin(turn(list(b"so: "), given))
     lookup.begin(turn(list(b"so: a file that"), given))
