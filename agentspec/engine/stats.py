@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -12,15 +12,57 @@ from agentspec.types import Verdict
 
 @dataclass(slots=True)
 class SourceCount:
-    """Draft tokens of one proposer: drafted, judged by the target, and accepted."""
+    """Draft tokens of one kind: drafted, judged by the target, and accepted."""
 
     drafted: int = 0
     judged: int = 0
     accepted: int = 0
 
+    def add(self, other: SourceCount) -> None:
+        self.drafted += other.drafted
+        self.judged += other.judged
+        self.accepted += other.accepted
+
+
+def count_tokens(counts: dict[str, SourceCount], names: Iterable[str], verdict: Verdict) -> None:
+    """Count the draft tokens of a verdict, each under its name."""
+    compared, path = set(verdict.compared), set(verdict.path)
+    for j, name in enumerate(names):
+        count = counts.setdefault(name, SourceCount())
+        count.drafted += 1
+        count.judged += j in compared
+        count.accepted += j in path
+
 
 @dataclass(slots=True)
-class TurnStats:
+class PassCount:
+    """Target passes, the tokens they committed, and the draft tokens that they verified."""
+
+    tokens: int = 0
+    passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def count(self, verdict: Verdict) -> None:
+        """Count one pass."""
+        self.tokens += len(verdict.tokens)
+        self.passes += 1
+        self.drafted += len(verdict.draft)
+        self.accepted += verdict.accepted
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens gained per target pass, bonus included."""
+        return self.tokens / self.passes if self.passes else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted draft tokens over drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+
+@dataclass(slots=True)
+class TurnStats(PassCount):
     """Counters of one answer; times are in seconds of wall clock.
 
     A position is the number of draft tokens before a token; a tree may have several tokens there.
@@ -28,10 +70,6 @@ class TurnStats:
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    tokens: int = 0
-    passes: int = 0
-    drafted: int = 0
-    accepted: int = 0
     accepted_per_position: list[int] = field(default_factory=list)
     drafted_per_position: list[int] = field(default_factory=list)
     sources: dict[str, SourceCount] = field(default_factory=dict)
@@ -48,16 +86,6 @@ class TurnStats:
         """Everything of the decode loop outside the models."""
         spent = self.prefill_seconds + self.draft_seconds + self.verify_seconds
         return max(0.0, self.total_seconds - spent)
-
-    @property
-    def acceptance_length(self) -> float:
-        """Tokens gained per target pass, bonus included."""
-        return self.tokens / self.passes if self.passes else 0.0
-
-    @property
-    def acceptance_rate(self) -> float:
-        """Accepted draft tokens over drafted."""
-        return self.accepted / self.drafted if self.drafted else 0.0
 
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
@@ -76,21 +104,14 @@ class TurnStats:
 
     def observe(self, verdict: Verdict) -> None:
         """Count one step."""
-        draft = verdict.draft
-        self.passes += 1
-        self.tokens += len(verdict.tokens)
-        self.drafted += len(draft)
-        self.accepted += verdict.accepted
+        self.count(verdict)
+        draft, path = verdict.draft, set(verdict.path)
+        count_tokens(self.sources, draft.sources, verdict)
         depths = draft.depths
         grow = max(depths, default=-1) + 1 - len(self.drafted_per_position)
         if grow > 0:
             self.drafted_per_position += [0] * grow
             self.accepted_per_position += [0] * grow
-        compared, path = set(verdict.compared), set(verdict.path)
-        for j, (source, depth) in enumerate(zip(draft.sources, depths, strict=True)):
-            count = self.sources.setdefault(source, SourceCount())
-            count.drafted += 1
-            count.judged += j in compared
-            count.accepted += j in path
+        for j, depth in enumerate(depths):
             self.drafted_per_position[depth] += 1
             self.accepted_per_position[depth] += j in path

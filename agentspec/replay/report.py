@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentspec.engine.stats import SourceCount
 from agentspec.replay.bootstrap import ratio_interval
 from agentspec.replay.run import Result
-from agentspec.replay.tally import Share, Tally
+from agentspec.replay.tally import Tally
 
 
 def replay_report(
@@ -81,7 +82,7 @@ def _figures(tallies: Sequence[Tally]) -> dict[str, Any]:
     return figures
 
 
-def _shares(shares: Mapping[str, Share]) -> dict[str, Any]:
+def _shares(shares: Mapping[str, SourceCount]) -> dict[str, Any]:
     return {
         name: {
             "drafted": share.drafted,

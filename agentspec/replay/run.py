@@ -257,16 +257,17 @@ def _in_process(tokenizer: Callable[[], Tokenizer], task: _Task) -> list[Result]
 
 def seen_by_priors(sessions: Sequence[Tokens], priors: Path | None) -> int:
     """How many of these sessions the priors that replay them were fitted on."""
-    shipped = Prior.shipped() if priors is None else None
     return sum(
         session_digest(session.source, session.id)
-        in (shipped or _prior(priors or Path(), session.source, "full")).sessions
+        in _prior(priors, session.source, "full").sessions
         for session in sessions
     )
 
 
 @lru_cache(maxsize=64)
-def _prior(path: Path, source: str, name: str) -> Prior:
+def _prior(path: Path | None, source: str, name: str) -> Prior:
+    if path is None:
+        return Prior.shipped(name)
     file = path / f"{source}.json" if path.is_dir() else path
     try:
         return Prior.from_json(json.loads(file.read_text("utf-8")), name)
@@ -291,7 +292,6 @@ def _run(task: _Task, tokenizer: Tokenizer) -> Iterator[Result]:
                     tally = cold  # nothing is earlier: warm is cold
                 else:
                     name = "plain" if "syntax" in way.without else "full"
-                    prior = _prior(plan.priors, tokens.source, name) if plan.priors else None
                     tally = replay_session(
                         tokens,
                         tokenizer,
@@ -301,7 +301,7 @@ def _run(task: _Task, tokenizer: Tokenizer) -> Iterator[Result]:
                         bits=task.bits,
                         draft_cost=plan.draft_cost,
                         trace=trace,
-                        prior=prior,
+                        prior=_prior(plan.priors, tokens.source, name),
                         leaves=plan.leaves,
                     )
                 cold = tally if state == "cold" else cold

@@ -5,59 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from agentspec.engine.stats import PassCount, SourceCount, count_tokens
 from agentspec.types import Verdict
 
 
 @dataclass(slots=True)
-class Share:
-    """Draft tokens of one proposer or syntax class: drafted, judged by the target, accepted."""
-
-    drafted: int = 0
-    judged: int = 0
-    accepted: int = 0
-
-    def add(self, other: Share) -> None:
-        self.drafted += other.drafted
-        self.judged += other.judged
-        self.accepted += other.accepted
-
-
-@dataclass(slots=True)
-class Tally:
+class Tally(PassCount):
     """Counters of one session, or of several.
 
     `cost` is in target passes over one row, the draft model's share `draft_cost` included.
     """
 
-    tokens: int = 0
-    passes: int = 0
-    drafted: int = 0
-    accepted: int = 0
     cost: float = 0.0
     draft_cost: float = 0.0
     turns: int = 0
-    proposers: dict[str, Share] = field(default_factory=dict)
-    classes: dict[str, Share] = field(default_factory=dict)
+    proposers: dict[str, SourceCount] = field(default_factory=dict)
+    classes: dict[str, SourceCount] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def observe(self, verdict: Verdict, charge: float, draft_charge: float) -> None:
         """Count one pass. Classes are read from the draft's evidence where it carries any."""
         draft = verdict.draft
-        self.tokens += len(verdict.tokens)
-        self.passes += 1
-        self.drafted += len(draft)
-        self.accepted += verdict.accepted
+        self.count(verdict)
         self.cost += charge
         self.draft_cost += draft_charge
-        _count(self.proposers, draft.sources, verdict)
-        _count(self.classes, draft.evidence.classes[: len(draft)], verdict)
+        count_tokens(self.proposers, draft.sources, verdict)
+        count_tokens(self.classes, draft.evidence.classes[: len(draft)], verdict)
 
     def add(self, other: Tally) -> None:
         for name in ("tokens", "passes", "drafted", "accepted", "cost", "draft_cost", "turns"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for mine, theirs in ((self.proposers, other.proposers), (self.classes, other.classes)):
             for name, share in theirs.items():
-                mine.setdefault(name, Share()).add(share)
+                mine.setdefault(name, SourceCount()).add(share)
         self.notes += other.notes
 
     @classmethod
@@ -73,24 +53,5 @@ class Tally:
         return self.tokens / self.cost if self.cost else 0.0
 
     @property
-    def acceptance_length(self) -> float:
-        return self.tokens / self.passes if self.passes else 0.0
-
-    @property
-    def acceptance_rate(self) -> float:
-        return self.accepted / self.drafted if self.drafted else 0.0
-
-    @property
     def drafted_per_pass(self) -> float:
         return self.drafted / self.passes if self.passes else 0.0
-
-
-def _count(shares: dict[str, Share], names: Iterable[str], verdict: Verdict) -> None:
-    compared, path = set(verdict.compared), set(verdict.path)
-    for j, name in enumerate(names):
-        share = shares.get(name)
-        if share is None:
-            share = shares[name] = Share()
-        share.drafted += 1
-        share.judged += j in compared
-        share.accepted += j in path

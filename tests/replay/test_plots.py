@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
+from agentspec.engine.stats import SourceCount
 from agentspec.errors import MissingExtraError
 from agentspec.replay.plots import acceptance_figure, need_matplotlib, save_plots, speed_figure
 from agentspec.replay.report import replay_report
 from agentspec.replay.run import Result
-from agentspec.replay.tally import Share, Tally
+from agentspec.replay.tally import Tally
 
 
 def result(source: str, cost: float, curve: str = "flat", **named: Any) -> Result:
     tally = Tally(tokens=100, passes=50, drafted=90, accepted=50)
     tally.cost = cost
-    tally.classes["word"] = Share(60, 40, 10)
-    tally.classes["indent"] = Share(30, 10, 9)
-    tally.classes["never"] = Share(5, 0, 0)
+    tally.classes["word"] = SourceCount(60, 40, 10)
+    tally.classes["indent"] = SourceCount(30, 10, 9)
+    tally.classes["never"] = SourceCount(5, 0, 0)
     return Result(
         named.get("session", "a"),
         source,

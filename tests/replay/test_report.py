@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from agentspec.engine.stats import SourceCount
 from agentspec.errors import ConfigError, InvalidRequestError
 from agentspec.replay.bootstrap import ratio_interval
 from agentspec.replay.curves import choose_curves, packaged_curves
 from agentspec.replay.report import replay_report, replay_text
 from agentspec.replay.run import Result
-from agentspec.replay.tally import Share, Tally
+from agentspec.replay.tally import Tally
 
 
 def result(
@@ -20,8 +21,8 @@ def result(
 ) -> Result:
     tally = Tally(tokens=tokens, passes=tokens // 2, drafted=tokens, accepted=tokens // 2)
     tally.cost = cost
-    tally.proposers["lookup"] = Share(tokens, tokens - 1, tokens // 2)
-    tally.classes["name"] = Share(4, 2, 1)
+    tally.proposers["lookup"] = SourceCount(tokens, tokens - 1, tokens // 2)
+    tally.classes["name"] = SourceCount(4, 2, 1)
     tally.notes = ["proposer x left out"]
     return Result(
         session, source, curve, named.get("variant", "full"), named.get("state", "cold"), tally
