@@ -39,7 +39,7 @@ from agentspec.errors import (
 from agentspec.propose.draft_model import DraftModel
 from agentspec.request import Request, parse_request
 from agentspec.turns import Ticket, Turnstile
-from agentspec.types import Constraint, Proposer, TurnContext, Verdict
+from agentspec.types import Constraint, Proposer, TurnContext
 from agentspec.wire import Chunk, Completion, TokenLogprob, TopLogprob
 
 if TYPE_CHECKING:
@@ -395,11 +395,13 @@ class Engine:
                     # an end-of-text token has no text of its own, what was held back is its part
                     deltas += [[] for _ in range(len(verdict.tokens) - len(deltas))]
                     deltas[-1] += text.finish()
+                sources = verdict.sources
                 for i, token in enumerate(verdict.tokens):
+                    source = sources[i] if i < len(sources) else None
                     logprob = self._logprob(token, sampler, at)
                     at += 1
                     stats.total_seconds = time.perf_counter() - started
-                    yield TokenEvent(token, tuple(deltas[i]), _source(verdict, i), logprob)
+                    yield TokenEvent(token, tuple(deltas[i]), source, logprob)
                 deltas.clear()
                 if verdict.finish is not None:
                     answer.ended = verdict.finish
@@ -456,7 +458,3 @@ class Engine:
 
 def _adds_bos(tokenizer: Tokenizer) -> bool:
     return bool(getattr(tokenizer, "adds_bos", False))
-
-
-def _source(verdict: Verdict, i: int) -> str | None:
-    return verdict.sources[i] if i < verdict.accepted else None
