@@ -18,7 +18,7 @@ from agentspec.answer import Answer, TokenEvent
 from agentspec.backends.base import Backend, Tokenizer
 from agentspec.chat import constraint as grammars
 from agentspec.chat.stream import AnswerDelta, AnswerStream
-from agentspec.chat.template import ChatTemplate, encode_chat
+from agentspec.chat.template import ChatTemplate, encode_chat, encode_prompt
 from agentspec.chat.tools.base import CallFormat
 from agentspec.chat.tools.hermes_json import HermesJson
 from agentspec.control.cost import CostCurve
@@ -28,6 +28,7 @@ from agentspec.engine.decode import decode
 from agentspec.engine.panel import Panel
 from agentspec.engine.sampling import Sampler, SeededChance
 from agentspec.engine.session import LiveSequence
+from agentspec.engine.sessions import SlotState
 from agentspec.engine.stats import TurnStats
 from agentspec.engine.stop import StopRule
 from agentspec.errors import (
@@ -40,12 +41,10 @@ from agentspec.propose.draft_model import DraftModel
 from agentspec.request import Request, parse_request
 from agentspec.turns import Ticket, Turnstile
 from agentspec.types import Constraint, Proposer, TurnContext
-from agentspec.wire import Chunk, Completion, TokenLogprob, TopLogprob
+from agentspec.wire import Chunk, Completion, TokenLogprob, Tool, TopLogprob
 
 if TYPE_CHECKING:
     from agentspec.context.library import Library
-
-    pass
 
 
 class Engine:
@@ -71,6 +70,7 @@ class Engine:
         exact: bool = False,
         speculation: bool = True,
         chunk: int = 512,
+        max_sessions: int = 1,
         library: Library | None = None,
     ) -> None:
         self.target = target
@@ -99,12 +99,26 @@ class Engine:
         self._turn = Turnstile()
         self._cancelled = False  # no threading.Event: Ctrl-C inside of one leaves its lock taken
         self._closed = False
+        self._running: Answer | None = None
+        self.max_sessions = max_sessions
         self._encode_file = lru_cache(maxsize=256)(target.tokenizer.encode)
 
     @property
     def tokens(self) -> list[int]:
         """The committed tokens of the live sequence: the last prompt and its answer."""
         return list(self._sequence.tokens)
+
+    def slots(self) -> list[SlotState]:
+        """What each live sequence holds and does at this moment; may be asked while it runs."""
+        answer = self._running
+        held = len(self._sequence.tokens)
+        if answer is None:
+            return [SlotState(0, held)]
+        stats = answer.stats
+        read = min(self._sequence.cached, stats.prompt_tokens)
+        return [
+            SlotState(0, held, True, answer.id, stats.prompt_tokens, read, stats.tokens),
+        ]
 
     @classmethod
     def load(
@@ -127,7 +141,7 @@ class Engine:
         CancelledError, and BackendError when a pass fails; `partial` of the error is the text
         so far.
         """
-        answer, events = self._begin(parse_request(messages, **options))
+        answer, events = self.begin(parse_request(messages, **options))
         # closed by name: a traceback that is kept after Ctrl-C must not keep the engine
         with closing(events):
             for event in events:
@@ -141,7 +155,7 @@ class Engine:
         the stream ends or is closed. Raises as `complete` does, and EngineClosedError when the
         engine is closed before the stream has ended.
         """
-        answer, events = self._begin(parse_request(messages, **options))
+        answer, events = self.begin(parse_request(messages, **options))
         return answer.chunks(events)
 
     async def acomplete(self, messages: object, **options: Any) -> Completion:
@@ -172,7 +186,7 @@ class Engine:
         """Tokens with who proposed them, for programs that show it; the first has no event."""
 
         def produce(stop: threading.Event) -> Iterator[tuple[Answer, TokenEvent | None]]:
-            answer, events = self._begin(parse_request(messages, **options), stop)
+            answer, events = self.begin(parse_request(messages, **options), stop)
             with closing(events):
                 yield answer, None
                 for event in events:
@@ -266,13 +280,18 @@ class Engine:
     def _chunks(
         self, messages: object, options: dict[str, Any], stop: threading.Event
     ) -> Iterator[Chunk]:
-        answer, events = self._begin(parse_request(messages, **options), stop)
+        answer, events = self.begin(parse_request(messages, **options), stop)
         return answer.chunks(events)
 
-    def _begin(
+    def begin(
         self, request: Request, stop: threading.Event | None = None
     ) -> tuple[Answer, Generator[TokenEvent, None, None]]:
-        """Everything that can be refused is refused here, before the engine is held."""
+        """The answer to a parsed request, still empty, and its tokens, computed as they are read.
+
+        Everything that can be refused is refused here. `Answer.add` takes a token in; setting
+        `stop`, in any thread, ends the generator within one pass with CancelledError. Raises
+        EngineClosedError, InvalidRequestError and ContextOverflowError.
+        """
         if self._closed:
             raise EngineClosedError("the engine was closed; load it again")
         if request.speculation.exact and not self.exact:
@@ -280,16 +299,8 @@ class Engine:
                 "speculation.exact needs an engine that was loaded with exact=True",
                 param="speculation.exact",
             )
-        tokenizer = self.target.tokenizer
         tools = request.tools if request.tool_choice != "none" else []
-        prompt = encode_chat(
-            self._template,
-            tokenizer,
-            request.messages,
-            tools,
-            list(getattr(tokenizer, "special_pieces", ())),
-            bos_id=getattr(tokenizer, "bos_id", None) if _adds_bos(tokenizer) else None,
-        )
+        prompt = self._prompt(request, tools)
         # padding rows need room behind the last token
         n_ctx = self.target.n_ctx - ((self.rows.largest or 1) - 1)
         if len(prompt) >= n_ctx:
@@ -298,14 +309,30 @@ class Engine:
         most = min(request.max_tokens or self._max_tokens, n_ctx - len(prompt))
         constraint = self._constraint(request)
         parser = self._format.parser(request.tools) if tools else None
-        text = AnswerStream(
-            request.stop, parser=parser, thinking="<think>" in self._template.source
-        )
+        thinking = request.prompt is None and "<think>" in self._template.source
+        text = AnswerStream(request.stop, parser=parser, thinking=thinking)
         ticket = Ticket()
         steps = self._steps(request, prompt, most, constraint, text, answer, stop)
         events = self._run(ticket, steps, answer)
         ticket.stream = weakref.ref(events)
         return answer, self._whole(events, answer)
+
+    def _prompt(self, request: Request, tools: Sequence[Tool]) -> list[int]:
+        """The token ids of a request's messages or of its raw prompt."""
+        tokenizer = self.target.tokenizer
+        bos = getattr(tokenizer, "bos_id", None) if _adds_bos(tokenizer) else None
+        if request.prompt is not None:
+            return encode_prompt(
+                request.prompt, tokenizer, vocab_size=self.target.vocab_size, bos_id=bos
+            )
+        return encode_chat(
+            self._template,
+            tokenizer,
+            request.messages,
+            tools,
+            list(getattr(tokenizer, "special_pieces", ())),
+            bos_id=bos,
+        )
 
     def _whole(
         self, events: Generator[TokenEvent, None, None], answer: Answer
@@ -334,9 +361,12 @@ class Engine:
             self._cancelled = False
             if self._closed:  # looked at last: `close` sets both
                 raise EngineClosedError("the engine was closed while the request waited")
+            self._running = answer
             with closing(steps):
                 yield from steps
         finally:
+            if self._running is answer:
+                self._running = None
             self._turn.release(ticket)
 
     def _steps(

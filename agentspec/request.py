@@ -6,7 +6,7 @@ import difflib
 import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,10 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A checked request; `context` are (source, text) runs that the answer may repeat."""
+    """A checked request; `context` are (source, text) runs that the answer may repeat.
+
+    With a `prompt`, text or token ids, the answer continues it as it is, and there are no messages.
+    """
 
     messages: list[Message]
     tools: list[Tool]
@@ -54,6 +57,7 @@ class Request:
     response_format: Mapping[str, Any] | None
     speculation: Speculation
     grammar: str | None = None
+    prompt: str | tuple[int, ...] | None = None
 
 
 def parse_request(
@@ -113,6 +117,32 @@ def parse_request(
         speculation=_speculation(speculation),
         grammar=grammar,
     )
+
+
+def parse_text_request(prompt: str | Sequence[int], **options: Any) -> Request:
+    """A request to continue `prompt`, text or token ids, without a template and without tools.
+
+    Special tokens that the text spells are special: it is the whole prompt, as a template would
+    have written it. Options as of `parse_request`. Raises InvalidRequestError naming each.
+    """
+    for name in ("messages", "tools", "tool_choice"):
+        if name in options:
+            raise _invalid(name, "is not an option of a request without a chat template")
+    # checked as any other request, with a message in the place of the text
+    request = parse_request([{"role": "user", "content": ""}], **options)
+    return replace(request, messages=[], prompt=_prompt(prompt))
+
+
+def _prompt(value: object) -> str | tuple[int, ...]:
+    if isinstance(value, str):
+        check_unicode(value, "prompt")
+        return value
+    if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray)):
+        raise _invalid("prompt", "must be a string or a list of token ids")
+    ids = tuple(value)
+    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+        raise _invalid("prompt", "must be a string or a list of token ids")
+    return ids
 
 
 def _invalid(param: str, problem: str) -> InvalidRequestError:

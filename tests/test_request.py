@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentspec.errors import AgentspecError, InvalidRequestError
-from agentspec.request import Request, Speculation, parse_request
+from agentspec.request import Request, Speculation, parse_request, parse_text_request
 
 CHAT = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -224,3 +224,31 @@ def test_any_json_is_taken_or_refused_by_name(options: dict[str, Any]) -> None:
     except AgentspecError as error:
         problem = str(error)
     assert "\n" not in problem
+
+
+@pytest.mark.parametrize("prompt", ["def f(", [1, 2, 3], (1, 2, 3), "", []])
+def test_a_raw_prompt_has_no_messages(prompt: Any) -> None:
+    request = parse_text_request(prompt, max_tokens=3, stop="x")
+    assert request.prompt == (prompt if isinstance(prompt, str) else tuple(prompt))
+    assert (request.messages, request.tools, request.max_tokens) == ([], [], 3)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "param"),
+    [
+        (None, {}, "prompt"),
+        (b"x", {}, "prompt"),
+        ({"a": 1}, {}, "prompt"),
+        ([1, -2], {}, "prompt"),
+        ([True], {}, "prompt"),
+        ("a\ud800", {}, "prompt"),
+        ("x", {"tools": [TOOL]}, "tools"),
+        ("x", {"tool_choice": "auto"}, "tool_choice"),
+        ("x", {"max_tokens": 0}, "max_tokens"),
+        ("x", {"foo": 0}, "foo"),
+    ],
+)
+def test_a_raw_prompt_that_cannot_be_is_named(prompt: Any, options: Any, param: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_text_request(prompt, **options)
+    assert caught.value.param == param

@@ -240,6 +240,35 @@ def encode_chat(
     return ids
 
 
+def encode_prompt(
+    prompt: str | Sequence[int],
+    tokenizer: Tokenizer,
+    *,
+    vocab_size: int,
+    bos_id: int | None = None,
+) -> list[int]:
+    """Token ids of a prompt that no template makes: of its text, or the ids as they are.
+
+    `bos_id` is put before a text that does not begin with it. Raises InvalidRequestError for a
+    prompt without tokens and for an id outside the vocabulary.
+    """
+    if isinstance(prompt, str):
+        ids = tokenizer.encode_special(prompt)
+        if bos_id is not None and ids[:1] != [bos_id]:
+            ids.insert(0, bos_id)
+    else:
+        ids = list(prompt)
+    if not ids:
+        raise InvalidRequestError("the prompt has no tokens", param="prompt")
+    for at, token in enumerate(ids):
+        if not 0 <= token < vocab_size:
+            raise InvalidRequestError(
+                f"prompt[{at}] is {token}, not a token of this vocabulary of {vocab_size}",
+                param="prompt",
+            )
+    return ids
+
+
 def load_template(
     source: str | None,
     *,

@@ -42,6 +42,11 @@ class LiveSequence:
         return self._seq
 
     @property
+    def cached(self) -> int:
+        """Committed tokens that are in the cache."""
+        return self._valid
+
+    @property
     def room(self) -> int:
         """Tokens that can still be committed before the context is full."""
         return self.backend.n_ctx - len(self.tokens)
