@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
+from copy import copy
 from typing import Protocol
 
 from agentspec.backends.base import Tokenizer
@@ -72,9 +73,12 @@ class Drafting:
             prior.chains if "lookup" not in without else (),
             most=rows.limit(_MOST_DRAFTED),
         )
-        self._lookup: Proposer | None = None
-        if "lookup" not in without:
-            self._lookup = Lookup(
+        habits = None if "habits" in without else habit_index(prior.habits, tokenizer)
+
+        def look() -> Proposer | None:
+            if "lookup" in without:
+                return None
+            return Lookup(
                 self.survival.chance,
                 least=self._pace.least,
                 leaves=leaves,
@@ -82,12 +86,25 @@ class Drafting:
                 cursor=Cursor(tokenizer.piece) if syntax else None,
                 shapes=None if "edit" in without else Shapes(tokenizer),
                 skeleton=None if "skeleton" in without else Skeleton(tokenizer),
-                habits=None if "habits" in without else habit_index(prior.habits, tokenizer),
+                habits=habits,
                 more=more,
             )
+
+        self._look = look
+        self._lookup = look()
         self._draft = draft
         self.asking = Asking()
         self._stake = Stake()
+        self._prepare(draft)
+
+    def seat(self, draft: PlannedProposer | None = None) -> Drafting:
+        """The same for another live sequence: proposers of its own, all that is learned shared."""
+        other = copy(self)
+        other._lookup, other._draft = self._look(), draft
+        self._prepare(draft)
+        return other
+
+    def _prepare(self, draft: PlannedProposer | None) -> None:
         if draft is not None:
             draft.plan = self._plan
 
