@@ -308,6 +308,28 @@ class SamplingParams:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class CallShape:
+    """How a family of models writes tool calls, as text.
+
+    An answer with calls is `before`, then calls joined by `between`, then `after`; a call is
+    `opening` NAME `middle` ARGUMENTS `closing`. The arguments are a JSON object in style "json".
+    In the styles "xml" and "pythonic" they are `argument_between`-joined arguments, each
+    `argument[0]` KEY `argument[1]` VALUE `argument[2]`: in "xml" the value of a string is its
+    text as it is and any other value is JSON, in "pythonic" the value is a Python literal.
+    """
+
+    opening: str
+    middle: str
+    closing: str
+    between: str = ""
+    before: str = ""
+    after: str = ""
+    style: Literal["json", "xml", "pythonic"] = "json"
+    argument: tuple[str, str, str] = ("", "", "")
+    argument_between: str = ""
+
+
 class Chance(Protocol):
     """Where the engine's random decisions come from.
 

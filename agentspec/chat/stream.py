@@ -7,11 +7,20 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from agentspec.chat.tools.base import CallParser, Delta, TextDelta
+from agentspec.chat.tools.base import CallParser, Delta, TextDelta, ThinkingDelta
 from agentspec.errors import InvalidRequestError
+
+__all__ = [
+    "MAX_STOPS",
+    "AnswerDelta",
+    "AnswerStream",
+    "Part",
+    "TextStream",
+    "ThinkingDelta",
+    "ThinkingSplitter",
+]
 
 MAX_STOPS = 64
 """Stop strings of one request."""
@@ -166,14 +175,7 @@ class ThinkingSplitter:
             out.append(Part(kind, text))
 
 
-@dataclass(frozen=True, slots=True)
-class ThinkingDelta:
-    """Text of the answer's thinking part."""
-
-    text: str
-
-
-AnswerDelta = Delta | ThinkingDelta
+AnswerDelta = Delta
 
 
 class AnswerStream:

@@ -7,12 +7,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from agentspec.types import CallShape
 from agentspec.wire import Tool
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
     """Text of the answer that belongs to no call."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingDelta:
+    """Text of the answer's thinking part."""
 
     text: str
 
@@ -41,7 +49,9 @@ class CallEnd:
     index: int
 
 
-MalformedKind = Literal["not_json", "no_name", "bad_arguments", "too_long", "too_deep", "cut_off"]
+MalformedKind = Literal[
+    "not_json", "no_name", "bad_arguments", "bad_form", "too_long", "too_deep", "cut_off"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,7 @@ class Malformed:
     text: str
 
 
-Delta = TextDelta | CallStart | CallArguments | CallEnd | Malformed
+Delta = TextDelta | ThinkingDelta | CallStart | CallArguments | CallEnd | Malformed
 
 
 class CallParser(Protocol):
@@ -72,7 +82,14 @@ class CallFormat(Protocol):
     @property
     def name(self) -> str: ...
 
-    def parser(self, tools: Sequence[Tool]) -> CallParser: ...
+    @property
+    def shape(self) -> CallShape:
+        """What a constraint or a proposer writes to make a call."""
+        ...
+
+    def parser(self, tools: Sequence[Tool]) -> CallParser:
+        """A parser for one answer; without tools no text becomes a call."""
+        ...
 
 
 def new_call_id() -> str:
@@ -90,6 +107,8 @@ def coalesce(deltas: Iterable[Delta]) -> list[Delta]:
         last = out[-1] if out else None
         if isinstance(delta, TextDelta) and isinstance(last, TextDelta):
             out[-1] = TextDelta(last.text + delta.text)
+        elif isinstance(delta, ThinkingDelta) and isinstance(last, ThinkingDelta):
+            out[-1] = ThinkingDelta(last.text + delta.text)
         elif isinstance(delta, CallArguments) and isinstance(last, CallArguments):
             out[-1] = CallArguments(delta.index, last.fragment + delta.fragment)
         else:

@@ -7,7 +7,6 @@ import json
 from typing import Any, NoReturn
 
 MAX_DEPTH = 100
-CLOSE_TAG = "</tool_call>"
 
 _SPACE = " \t\r\n"
 _OPEN = {"{": "}", "[": "]"}
@@ -26,10 +25,11 @@ class ObjectScanner:
     """Feed characters from the opening brace on; linear, one state per character.
 
     `keys` lists the top-level keys read so far; `span(key)` is where the value of a key lies in
-    the text, from its first to behind its last character, once it is complete.
+    the text, from its first to behind its last character, once it is complete. A `close_tag` on
+    a line of its own inside a string says that the string was never closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, close_tag: str = "") -> None:
         self.text: list[str] = []
         self.keys: list[str] = []
         self._spans: dict[str, tuple[int, int]] = {}
@@ -40,7 +40,8 @@ class ObjectScanner:
         self._expect_key = False
         self._value_start = -1
         self._last = 0
-        # Position in CLOSE_TAG after a raw line feed inside a string, else -1.
+        self._close_tag = close_tag
+        # Position in the closing tag after a raw line feed inside a string, else -1.
         self._tag = -1
 
     def __len__(self) -> int:
@@ -90,13 +91,12 @@ class ObjectScanner:
         return Scan.MORE
 
     def _string_char(self, char: str, position: int) -> Scan:
-        if self._tag >= 0 or char == "\n":
-            # A closing tag on a line of its own inside a string: the string was never closed.
+        if self._close_tag and (self._tag >= 0 or char == "\n"):
             if char == "\n":
                 self._tag = 0
-            elif CLOSE_TAG[self._tag] == char:
+            elif self._close_tag[self._tag] == char:
                 self._tag += 1
-                if self._tag == len(CLOSE_TAG):
+                if self._tag == len(self._close_tag):
                     return Scan.BROKEN
             else:
                 self._tag = -1
@@ -133,6 +133,36 @@ def loads(text: str) -> Any:
         return json.loads(text, strict=False, parse_constant=_no_constant)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def dump(value: object) -> str:
+    """JSON text of a value, on one line, that every encoding can carry."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can spell
+        return json.dumps(value, allow_nan=False)
+    return text
+
+
+def object_text(source: str) -> str | None:
+    """JSON text of an object as written, None when the source is something else.
+
+    null is no arguments; a string may hold the object's text. Text with line feeds in strings is
+    written anew, since it is not JSON to the letter. Raises ValueError.
+    """
+    value = loads(source)
+    if value is None:
+        return "{}"
+    if isinstance(value, str):
+        source = value.strip()
+        try:
+            value = loads(source)
+        except ValueError:
+            return None
+    if not isinstance(value, dict):
+        return None
+    return source if strictly_valid(source) else dump(value)
 
 
 def strictly_valid(text: str) -> bool:
