@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from copy import copy
-from typing import Protocol
 
 from agentspec.backends.base import Tokenizer
 from agentspec.context.habits import habit_index
@@ -19,6 +18,7 @@ from agentspec.control.prior import Prior
 from agentspec.control.rows import ANY_ROWS, RowClass
 from agentspec.control.stake import Stake
 from agentspec.control.survival import Survival
+from agentspec.propose.draft_model import DraftModel
 from agentspec.propose.lookup import Lookup
 from agentspec.syntax.cursor import Cursor
 from agentspec.types import Proposer
@@ -30,13 +30,6 @@ _MOST_DRAFTED = 32
 _UNMEASURED = {1: 1.0, 4: 1.5, 16: 4.0}
 _ENOUGH = 64
 _USELESS = 0.4
-
-
-class PlannedProposer(Proposer, Protocol):
-    """A proposer whose drafts cost passes: `plan` says how many tokens are worth it, and when to
-    stop before that (see `DraftModel`)."""
-
-    plan: Callable[[], tuple[int, float]] | None
 
 
 class Drafting:
@@ -53,7 +46,7 @@ class Drafting:
         tokenizer: Tokenizer,
         *,
         cost: CostCurve | None = None,
-        draft: PlannedProposer | None = None,
+        draft: DraftModel | None = None,
         rows: RowClass = ANY_ROWS,
         leaves: int = 1,
         fixed_k: int | None = None,
@@ -91,22 +84,25 @@ class Drafting:
             )
 
         self._look = look
+        self._ends = tokenizer.eos_ids
         self._lookup = look()
         self._draft = draft
         self.asking = Asking()
         self._stake = Stake()
         self._prepare(draft)
 
-    def seat(self, draft: PlannedProposer | None = None) -> Drafting:
+    def seat(self, draft: DraftModel | None = None) -> Drafting:
         """The same for another live sequence: proposers of its own, all that is learned shared."""
         other = copy(self)
         other._lookup, other._draft = self._look(), draft
         self._prepare(draft)
         return other
 
-    def _prepare(self, draft: PlannedProposer | None) -> None:
+    def _prepare(self, draft: DraftModel | None) -> None:
         if draft is not None:
-            draft.plan = self._plan
+            draft.plan, draft.chance = self._plan, self.survival.chance
+            draft.ends = self._ends
+            draft.on_pass(self.cost.observe_draft)
 
     def proposers(self, *, lookup: bool = True, draft_model: bool = True) -> list[Proposer]:
         """The proposers of one answer, in the order they are asked."""

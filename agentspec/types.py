@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,9 @@ class Evidence:
 
     Of deterministic drafts, per token: `features` are slots of the learned acceptance
     (`control.survival`), `classes` names of the token's syntax class.
+
+    The first `taken` tokens are from the draft this one goes on behind. `passes` are the rows of
+    each pass that drafting cost.
     """
 
     match_length: int = 0
@@ -37,6 +40,8 @@ class Evidence:
     confidence: tuple[float, ...] = ()
     features: tuple[tuple[int, ...], ...] = ()
     classes: tuple[str, ...] = ()
+    taken: int = 0
+    passes: tuple[int, ...] = ()
 
     def select(self, nodes: Sequence[int]) -> Evidence:
         """The same about a draft of which only these tokens are left."""
@@ -49,6 +54,7 @@ class Evidence:
             confidence=of(self.confidence),
             features=of(self.features),
             classes=of(self.classes),
+            taken=sum(j < self.taken for j in nodes),
         )
 
 
@@ -359,6 +365,14 @@ class Constraint(Protocol):
         """True where the token is allowed next, [vocab]."""
         ...
 
+    def only(self) -> int | None:
+        """The token that the mask leaves alone, None where it leaves several."""
+        ...
+
+    def forced(self, most: int) -> tuple[int, ...]:
+        """At most `most` tokens, each the only one that is allowed when those before it came."""
+        ...
+
     def advance(self, token: int) -> None:
         """Follow a committed token. Raises InvalidRequestError when it was not allowed."""
         ...
@@ -405,3 +419,12 @@ class Proposer(Protocol):
     def observe(self, accepted: Sequence[int], verdict: Verdict) -> None: ...
 
     def end(self) -> None: ...
+
+
+@runtime_checkable
+class Continuing(Protocol):
+    """A proposer that can go on behind the draft of another."""
+
+    def go_on(self, behind: Draft, max_tokens: int) -> Draft:
+        """A draft that begins with as much of `behind`, a deterministic chain, as it trusts."""
+        ...

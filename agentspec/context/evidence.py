@@ -14,7 +14,7 @@ from typing import NamedTuple
 from agentspec.syntax.classes import NodeClass, SyntaxPosition
 from agentspec.syntax.lexical import NAMES
 
-LAYOUT = 2
+LAYOUT = 3
 """Changes whenever a slot gets another meaning: fitted weights belong to one layout."""
 
 ORIGINS = ("answer", "prompt", "derived", "given", "habit")
@@ -45,6 +45,8 @@ _SIZES = (
     12 * 5,  # a draft model's own probability × depth
     12 * _CLASSES,  # the same × class
     64,  # drafts that bring no evidence of the above: match length × depth
+    12 * 2,  # a draft model that read the token: its own probability × whether it agrees
+    12 * 8,  # a draft model's token instead of another: its probability × the other's chance
     3 * 9 * _COARSE,  # not the likeliest: rank × chance of the likeliest × length
 )
 _STARTS = tuple(accumulate(_SIZES, initial=0))
@@ -53,7 +55,7 @@ SLOTS = _STARTS[-1]
 
 _LENGTH, _ORDER = _STARTS[0], _STARTS[1]
 (_CLASS, _BEFORE, _ORIGIN, _BROKEN, _RIVAL, _RUN, _CLASS_AT, _REGION, _KIND, _MODEL, _MODEL_CLASS,
- _PLAIN, _RANK) = _STARTS[1 + len(ORDERS) : -1]  # fmt: skip
+ _PLAIN, _AGREED, _INSTEAD, _RANK) = _STARTS[1 + len(ORDERS) : -1]  # fmt: skip
 
 _KIND_NUMBERS = {kind: number for number, kind in enumerate(NodeClass)}
 _REGION_NUMBERS = {
@@ -204,6 +206,16 @@ def model_slots(confidence: float, depth: int, token_class: int) -> tuple[int, .
     )
 
 
+def agreed_slot(confidence: float, agrees: bool) -> int:
+    """A further slot of a token that a draft model read: its max(q) there, and whether for it."""
+    return _AGREED + bisect_right(_CONFIDENCES, confidence) * 2 + agrees
+
+
+def instead_slot(confidence: float, chance: float) -> int:
+    """A further slot of a draft model's token that replaces another one of this chance."""
+    return _INSTEAD + bisect_right(_CONFIDENCES, confidence) * 8 + min(7, int(chance * 8))
+
+
 def plain_slots(match_length: int, depth: int) -> tuple[int, ...]:
     """The slot of a matched token of which no more is known."""
     length = min(match_length, _LONGEST - 1)
@@ -221,4 +233,8 @@ def unfitted() -> tuple[float, ...]:
     for step in range(12):
         for depth in range(5):
             weights[_MODEL + step * 5 + depth] = -1.6 + 0.45 * step
+        weights[_AGREED + step * 2] = -0.35 * step
+        weights[_AGREED + step * 2 + 1] = 0.25 * step
+        for chance in range(8):
+            weights[_INSTEAD + step * 8 + chance] = -0.2 * chance
     return tuple(weights)

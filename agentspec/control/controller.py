@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol, cast
 
 from agentspec.control.asking import Asking
 from agentspec.control.cost import CostCurve
@@ -20,8 +20,9 @@ class Controller(Protocol):
     def choose(self, drafts: Iterable[Draft], room: int, *, context: int | None = None) -> Draft:
         """One of the drafts, perhaps truncated, perhaps empty; at most `room` tokens.
 
-        `drafts` is lazy: a proposer is asked only when its draft is taken from it. `context` is
-        the number of cached tokens.
+        `drafts` is lazy: a proposer is asked only when its draft is taken from it. A generator is
+        sent the free draft that the next proposer may go on behind. `context` is the number of
+        cached tokens.
         """
         ...
 
@@ -34,6 +35,16 @@ class Controller(Protocol):
     def explain(self) -> str:
         """Why the last choice was made, in a line."""
         ...
+
+
+def _next(drafts: Iterator[Draft], behind: Draft | None) -> Draft | None:
+    """The next draft, behind another where that can be said; None when there is none left."""
+    if behind and isinstance(drafts, Generator):
+        try:
+            return cast(Draft, drafts.send(behind))
+        except StopIteration:
+            return None
+    return next(drafts, None)
 
 
 class FixedController:
@@ -123,17 +134,20 @@ class CostAwareController:
         price = self._pace.rate
         plain = worth = 1.0 - price * self._pass_cost(1)
         best, promised = EMPTY_DRAFT, 0.0
+        behind, most_behind = EMPTY_DRAFT, plain
         source, number = iter(drafts), 0
         while number < self._free or self._asking.wants(promised):
-            draft = next(source, None)
+            draft = _next(source, behind if number >= self._free else None)
             if draft is None:
                 break
             k, earns = 0, plain
             if draft.tokens:
                 self._offered.append((draft, number >= self._free))
                 k, earns = self._best_length(draft, min(self._k, room, len(draft)), plain)
+                if number < self._free and (not behind.tokens or earns > most_behind):
+                    behind, most_behind = draft.as_chain(), earns
             if number >= self._free:
-                fee = self._fee(len(draft) + 1)
+                fee = self._fee(draft.evidence.passes or (1,) * (len(draft) + 1))
                 self._spent += fee
                 self._asking.observe(promised, max(earns, worth) - worth - price * fee)
             if k and (earns > worth or not draft.deterministic):
@@ -156,7 +170,8 @@ class CostAwareController:
                 right, judged = verdict.accepted, verdict.judged
                 self._survival.observe(draft, right, judged)
             if paid:
-                self._asking.judged(right, judged)
+                taken = draft.evidence.taken
+                self._asking.judged(max(0, right - taken), max(0, judged - taken))
         self._offered = []
         self._curve.observe(rows, seconds, context)
         cost, tokens = self._cost(rows) + self._spent, len(verdict.tokens)
@@ -177,9 +192,10 @@ class CostAwareController:
             f"of {price:.2f}: {gain:+.2f} tokens against a plain pass"
         )
 
-    def _fee(self, passes: int) -> float:
+    def _fee(self, passes: Sequence[int]) -> float:
+        """What passes of the draft model of so many rows cost: they grow as the target's do."""
         draft = self._curve.draft
-        return draft(passes) if draft is not None else 0.0
+        return draft(1) * sum(map(self._cost, passes)) if draft is not None else 0.0
 
     def _learn_all(self, draft: Draft, committed: Sequence[int]) -> tuple[int, int]:
         """How many tokens of the draft's agreeing run stood, and how many were judged."""

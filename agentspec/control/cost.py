@@ -206,10 +206,10 @@ class CostCurve:
         if self.keeper is not None and self._passes % _KEEP == 0:
             self.keeper.due()
 
-    def observe_draft(self, seconds: float, passes: int = 1, context: int | None = None) -> None:
-        """So many passes of the draft model, one token each, took this long together."""
-        if self.draft is not None and self._filter is not None:
-            self.draft.observe(seconds, passes, row_seconds=self.row_seconds(context))
+    def observe_draft(self, seconds: float, rows: int = 1, context: int | None = None) -> None:
+        """A pass of the draft model over so many rows took this long."""
+        if self.draft is not None and self._filter is not None and 1 <= rows <= MOST_ROWS:
+            self.draft.observe(seconds / self(rows), row_seconds=self.row_seconds(context))
 
     def save(self) -> None:
         """Keep what was learned, where the curve is kept at all."""

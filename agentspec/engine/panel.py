@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 from agentspec.engine.stats import TurnStats
 from agentspec.errors import CancelledError
-from agentspec.types import EMPTY_DRAFT, Constraint, Draft, Proposer, TurnContext, Verdict
+from agentspec.types import (
+    EMPTY_DRAFT,
+    Constraint,
+    Continuing,
+    Draft,
+    Proposer,
+    TurnContext,
+    Verdict,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -40,24 +48,30 @@ class Panel:
             except Exception as error:
                 self._leave_out(proposer, error)
 
-    def propose(self, room: int, vocab_size: int) -> Iterator[Draft]:
+    def propose(self, room: int, vocab_size: int) -> Generator[Draft, Draft | None, None]:
         """One draft per live proposer, in their order; none when there is no room.
 
-        Lazy: a proposer behind the draft that the controller takes is never asked. What a
+        Lazy: a proposer behind the draft that the controller takes is never asked. What is sent,
+        a deterministic chain, is what the next proposer may go on behind, if it can. What a
         constraint forbids is cut off deterministic drafts; a sampled token stays, since dropping
         it by its value would change the law of the output.
         """
+        behind: Draft | None = None
         for proposer in list(self._live) if room > 0 else []:
             draft = EMPTY_DRAFT
             try:
-                draft = self._judgeable(proposer, proposer.propose(room), room, vocab_size)
+                if behind and isinstance(proposer, Continuing):
+                    made = proposer.go_on(behind, room)
+                else:
+                    made = proposer.propose(room)
+                draft = self._judgeable(proposer, made, room, vocab_size)
                 if self._constraint is not None and draft.deterministic and draft.tokens:
                     draft = _allowed(draft, self._constraint)
             except CancelledError:
                 raise
             except Exception as error:
                 self._leave_out(proposer, error)
-            yield draft
+            behind = yield draft
 
     def observe(self, verdict: Verdict) -> None:
         for proposer in list(self._live):

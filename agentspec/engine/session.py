@@ -51,6 +51,11 @@ class LiveSequence:
         """Tokens that can still be committed before the context is full."""
         return self.backend.n_ctx - len(self.tokens)
 
+    @property
+    def uncached(self) -> int:
+        """Tokens that are not in the cache yet."""
+        return len(self.tokens) - self._valid
+
     def room_with(self, spare: int) -> int:
         """Tokens that can be committed when every pass adds `spare` rows.
 
@@ -128,14 +133,18 @@ class LiveSequence:
         """Add one token that is not cached yet."""
         self.tokens.append(token)
 
-    def next_row(self) -> Output:
-        """Compute every token that is not cached; the one row of logits follows the last."""
-        assert self._valid < len(self.tokens)
+    def next_rows(self, n: int = 1) -> Output:
+        """Compute every token that is not cached; the rows of logits follow the last n tokens.
+
+        There must be so many that are not cached, and the backend must take them in one pass.
+        """
+        assert 0 < n <= min(len(self.tokens) - self._valid, self._chunk)
         if self._checkpoints and self._saved is None:
-            self._fill(len(self.tokens) - 1)
+            self._fill(len(self.tokens) - n)
             self._saved = self.backend.checkpoint(self._seq)
         self._fill(len(self.tokens) - self._chunk)
-        output = self.backend.forward([Rows(self._seq, self.tokens[self._valid :])])
+        part = self.tokens[self._valid :]
+        output = self.backend.forward([Rows(self._seq, part, logits_from=len(part) - n)])
         self._valid = len(self.tokens)
         return output
 

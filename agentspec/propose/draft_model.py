@@ -1,14 +1,18 @@
-"""A smaller model of the same family as proposer."""
+"""A smaller model of the same family as proposer: it goes on where lookup leaves off."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Sequence, Set
+from typing import Protocol
 
-from agentspec.backends.base import Backend, Output
-from agentspec.engine.sampling import Distribution, shape
+from agentspec.backends.base import Backend
+from agentspec.context import evidence
+from agentspec.engine.sampling import shape
 from agentspec.engine.session import LiveSequence
 from agentspec.errors import BackendError
 from agentspec.types import (
+    EMPTY_DRAFT,
     Chance,
     Draft,
     Evidence,
@@ -22,16 +26,73 @@ _GREEDY = SamplingParams(temperature=1.0)
 """How sure the draft model is of its arg-max."""
 
 
+class Law(Protocol):
+    """q at one position; `largest` is max(q)."""
+
+    @property
+    def largest(self) -> float: ...
+
+    def best(self) -> int: ...
+
+    def sample_draft(self, chance: Chance) -> int: ...
+
+    def dense(self, vocab_size: int) -> FloatArray: ...
+
+
+class Reading(Protocol):
+    """A draft model that has read the committed tokens and what is drafted behind them."""
+
+    @property
+    def room(self) -> int:
+        """Tokens that can still be appended."""
+        ...
+
+    @property
+    def span(self) -> int:
+        """Tokens that one `read` takes."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Rows of the last pass."""
+        ...
+
+    def begin(self, turn: TurnContext) -> None: ...
+
+    def read(self, ahead: Sequence[int]) -> Sequence[Law]:
+        """Append tokens; q before each of them and behind the last, in one pass."""
+        ...
+
+    def append(self, token: int) -> None:
+        """Append a token that the next `read` computes."""
+        ...
+
+    def cut(self, drafted: int) -> None:
+        """Take back all but so many of the tokens behind the committed ones."""
+        ...
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Put these in the place of what is drafted."""
+        ...
+
+    def end(self) -> None: ...
+
+
 class DraftModel:
-    """Proposes the draft model's own continuation; its cache follows the committed tokens.
+    """Proposes the draft model's own continuation, also behind the draft of another proposer.
+
+    What others drafted is read in one pass: as long as the draft model agrees it is kept; where
+    it does not, the likelier token is, and from the first of its own tokens on it goes on alone
+    (cascade of drafters, Chen et al. 2023, arXiv 2312.11462; here the cheap one is verified).
 
     Stops before a token whose distribution has max(q) < p_min. That is decided before the token
     is sampled, from committed and already drafted tokens only, so the law of the output stays the
     target's (Draft&Verify, arXiv 2309.08168, stops on the *sampled* token's probability, which is
     exact only for greedy drafts).
 
-    `plan` says before each draft how many tokens to draft at most, and below which chance that
-    all of them stand to stop; both may follow from earlier verdicts only.
+    Nothing is drafted behind one of `ends`. `plan` says before each draft how many own tokens to
+    draft at most, and below which chance that all of them stand to stop; `chance` is the learned
+    acceptance of evidence (`Survival`). Both may follow from earlier verdicts only.
 
     Draft tokens are the arg-max when decoding greedily or with a seed (the text of a seed is then
     the same with and without speculation), else sampled from q under the target's settings.
@@ -41,80 +102,252 @@ class DraftModel:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Backend | None = None,
         *,
         target_vocab: int,
         k: int = 16,
         p_min: float = 0.4,
         plan: Callable[[], tuple[int, float]] | None = None,
+        reading: Reading | None = None,
     ) -> None:
         self._vocab = target_vocab
         self._k = k
         self._p_min = p_min
         self.plan = plan
-        self.sequence = LiveSequence(backend)
-        self._committed = 0
+        self.chance: Callable[[Sequence[int]], float] | None = None
+        self.ends: Set[int] = frozenset()
+        self._reading: Reading
+        if reading is not None:
+            self._reading = reading
+        else:
+            assert backend is not None
+            self._reading = LiveReading(backend, target_vocab)
         self._sampling = SamplingParams()
         self._chance: Chance | None = None
 
+    @property
+    def live(self) -> LiveReading:
+        """How it reads over a backend; it must have been made over one."""
+        assert isinstance(self._reading, LiveReading)
+        return self._reading
+
+    @property
+    def sequence(self) -> LiveSequence:
+        return self.live.sequence
+
+    def on_pass(self, spent: Callable[[float, int], None]) -> None:
+        """Tell the seconds and rows of every pass over a backend."""
+        if isinstance(self._reading, LiveReading):
+            self._reading.spent = spent
+
     def begin(self, turn: TurnContext) -> None:
         # nothing is computed yet: a draft model that is never asked costs nothing
-        self.sequence.adopt(turn.tokens)
-        self._committed = len(turn.tokens)
+        self._reading.begin(turn)
         self._sampling, self._chance = turn.sampling, turn.chance
 
     def propose(self, max_tokens: int) -> Draft:
-        sequence = self.sequence
+        return self.go_on(EMPTY_DRAFT, max_tokens)
+
+    def go_on(self, behind: Draft, max_tokens: int) -> Draft:
+        """A draft that begins with what of `behind`, a deterministic chain, seems right."""
         most, least = self.plan() if self.plan is not None else (self._k, 0.0)
-        room = min(max_tokens, self._k, sequence.room, most)
+        room = min(max_tokens, self._reading.room)
+        grown = _Grown(self.chance)
+        if room <= 0 or most <= 0:
+            return EMPTY_DRAFT
+        ahead = behind.truncate(min(room, self._reading.span))
+        laws = self._reading.read(ahead.tokens)
+        grown.passes.append(self._reading.rows)
+        instead = grown.keep(ahead, laws, least)
+        if instead is None or grown.ended(self.ends):
+            return grown.draft()
+        self._reading.cut(len(grown))
+        law = laws[len(grown)]
+        own = min(self._k, most, room - len(grown))
         sampled = not self._sampling.greedy and self._sampling.seed is None
-        tokens: list[int] = []
-        laws: list[FloatArray | None] = []
-        confidence: list[float] = []
-        stands = 1.0
-        while len(tokens) < room:
-            try:
-                q = self._law(sequence.next_row())
-            except BackendError:
-                # what was sampled stands: to drop it because of where it led is a choice by value
-                if tokens:
-                    break
-                raise
-            stands *= q.largest
-            if q.largest < self._p_min or (tokens and stands < least):
+        while own > 0:
+            if not grown.may_add(law.largest, instead, self._p_min, least):
                 break
             if sampled:
                 assert self._chance is not None
-                tokens.append(q.sample_draft(self._chance))
+                token = law.sample_draft(self._chance)
             else:
-                tokens.append(q.best())
-            laws.append(q.dense(self._vocab) if sampled else None)
-            confidence.append(q.largest)
-            sequence.append(tokens[-1])
-        return Draft(
-            tuple(tokens),
-            (self.name,) * len(tokens),
-            tuple(laws),
-            evidence=Evidence(confidence=tuple(confidence)),
-        )
+                token = law.best()
+            q = law.dense(self._vocab) if sampled else None
+            grown.add(token, self.name, q)
+            self._reading.append(token)
+            own -= 1
+            if not own or token in self.ends:
+                break
+            instead = ()
+            try:
+                (law,) = self._reading.read(())
+                grown.passes.append(self._reading.rows)
+            except BackendError:
+                # what was sampled stands: to drop it because of where it led is a choice by value
+                break
+        return grown.draft()
 
     def observe(self, accepted: Sequence[int], verdict: Verdict) -> None:
-        drafted = self.sequence.tokens[self._committed :]
+        self._reading.commit(accepted)
+
+    def end(self) -> None:
+        self._reading.end()
+
+    def close(self) -> None:
+        if isinstance(self._reading, LiveReading):
+            self._reading.sequence.close()
+
+
+class _Grown:
+    """A draft as it grows, with what is known of each token."""
+
+    def __init__(self, chance: Callable[[Sequence[int]], float] | None) -> None:
+        self._chance = chance
+        self.passes: list[int] = []
+        self._taken = 0
+        self._tokens: list[int] = []
+        self._sources: list[str] = []
+        self._laws: list[FloatArray | None] = []
+        self._sure: list[float] = []
+        self._features: list[tuple[int, ...]] = []
+        self._classes: list[str] = []
+        self._stands = 1.0
+        self._next: tuple[float, tuple[int, ...], float] = (0.0, (), 0.0)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def keep(self, ahead: Draft, laws: Sequence[Law], least: float) -> tuple[int, ...] | None:
+        """Take over what seems right of another's draft.
+
+        Returns further slots of the token to draft in the place of the first that does not, none
+        where all was taken over; None when nothing more can pay.
+        """
+        known = ahead.evidence
+        for j, (token, law) in enumerate(zip(ahead.tokens, laws, strict=False)):
+            sure, agrees = law.largest, law.best() == token
+            found = (
+                known.features[j] if known.features else evidence.plain_slots(known.match_length, j)
+            )
+            slots = (*found, evidence.agreed_slot(sure, agrees))
+            chance = self._of(slots, sure if agrees else 1.0 - sure)
+            if not agrees:
+                own = evidence.instead_slot(sure, self._of(found, 0.5))
+                if self._of((*self._own_slots(sure), own), sure) > chance:
+                    return (own,)
+            self._stands *= chance
+            if j and self._stands < least:
+                return None
+            self._tokens.append(token)
+            self._sources.append(ahead.sources[j])
+            self._laws.append(None)
+            self._sure.append(sure)
+            self._features.append(slots)
+            self._classes += known.classes[j : j + 1]
+            self._taken += 1
+        return ()
+
+    def ended(self, ends: Set[int]) -> bool:
+        """Whether the last token ends the answer."""
+        return bool(self._tokens) and self._tokens[-1] in ends
+
+    def may_add(self, sure: float, more: tuple[int, ...], p_min: float, least: float) -> bool:
+        """Whether to draft a token that the draft model is so sure of."""
+        slots = (*self._own_slots(sure), *more)
+        stands = self._stands * self._of(slots, sure)
+        if sure < p_min or (self._tokens and stands < least):
+            return False
+        self._next = sure, slots, stands
+        return True
+
+    def add(self, token: int, source: str, q: FloatArray | None) -> None:
+        """The token that may be added."""
+        sure, slots, self._stands = self._next
+        self._tokens.append(token)
+        self._sources.append(source)
+        self._laws.append(q)
+        self._sure.append(sure)
+        self._features.append(slots)
+
+    def draft(self) -> Draft:
+        n = len(self._tokens)
+        classes = tuple(self._classes) if len(self._classes) == n else ()
+        return Draft(
+            tuple(self._tokens),
+            tuple(self._sources),
+            tuple(self._laws),
+            evidence=Evidence(
+                confidence=tuple(self._sure),
+                features=tuple(self._features),
+                classes=classes,
+                taken=self._taken,
+                passes=tuple(self.passes),
+            ),
+        )
+
+    def _own_slots(self, sure: float) -> tuple[int, ...]:
+        return evidence.model_slots(sure, len(self._tokens), evidence.NO_CLASS)
+
+    def _of(self, slots: Sequence[int], otherwise: float) -> float:
+        return self._chance(slots) if self._chance is not None else otherwise
+
+
+class LiveReading:
+    """A `Reading` over a backend; its cache follows the committed tokens.
+
+    `spent` is told the seconds and the rows of every pass.
+    """
+
+    def __init__(self, backend: Backend, target_vocab: int) -> None:
+        self.sequence = LiveSequence(backend)
+        self._vocab = target_vocab
+        self.committed = 0
+        self._sampling = SamplingParams()
+        self.rows = 0
+        self.spent: Callable[[float, int], None] | None = None
+
+    @property
+    def room(self) -> int:
+        return self.sequence.room
+
+    @property
+    def span(self) -> int:
+        return self.sequence.backend.max_rows - 1
+
+    def begin(self, turn: TurnContext) -> None:
+        self.sequence.adopt(turn.tokens)
+        self.committed = len(turn.tokens)
+        self._sampling = turn.sampling
+
+    def read(self, ahead: Sequence[int]) -> Sequence[Law]:
+        sequence = self.sequence
+        for token in ahead:
+            sequence.append(token)
+        started, self.rows = time.perf_counter(), sequence.uncached
+        output = sequence.next_rows(len(ahead) + 1)
+        settings = _GREEDY if self._sampling.greedy else self._sampling
+        laws = [shape(output.logits(i)[: self._vocab], settings) for i in range(len(ahead) + 1)]
+        if self.spent is not None:
+            self.spent(time.perf_counter() - started, self.rows)
+        return laws
+
+    def append(self, token: int) -> None:
+        self.sequence.append(token)
+
+    def cut(self, drafted: int) -> None:
+        if len(self.sequence.tokens) > self.committed + drafted:
+            self.sequence.correct(self.committed + drafted, ())
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        drafted = self.sequence.tokens[self.committed :]
         same = 0
-        while same < min(len(drafted), len(accepted)) and drafted[same] == accepted[same]:
+        while same < min(len(drafted), len(tokens)) and drafted[same] == tokens[same]:
             same += 1
-        self.sequence.correct(self._committed + same, accepted[same:])
-        self._committed += len(accepted)
+        self.sequence.correct(self.committed + same, tokens[same:])
+        self.committed += len(tokens)
 
     def end(self) -> None:
         # drafted tokens are still behind the committed ones when a step broke off
-        self.sequence.correct(self._committed, ())
+        self.sequence.correct(self.committed, ())
         self.sequence.settle()
-
-    def close(self) -> None:
-        self.sequence.close()
-
-    def _law(self, output: Output) -> Distribution:
-        """q over ids of the target's vocabulary, under the target's sampling settings."""
-        logits = output.logits(0)[: self._vocab]
-        return shape(logits, _GREEDY if self._sampling.greedy else self._sampling)

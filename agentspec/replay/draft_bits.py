@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from agentspec.backends.base import Backend, Rows
+from agentspec.errors import UnsupportedError
 from agentspec.replay.chatml import Tokens
 from agentspec.replay.store import ArrayStore, ids_digest
-from agentspec.types import Draft, Evidence, TurnContext, Verdict
+from agentspec.types import Chance, FloatArray, TurnContext
 
 VERSION = 1
 LOGIT_ROWS = 128
@@ -102,60 +103,88 @@ def draft_bits(
     return [DraftBits(a["best"].tolist(), a["sure"].tolist()) for a in known if a is not None]
 
 
-class RecordedDraft:
-    """Proposes what the draft model proposes by `agentspec.propose.draft_model`, greedily.
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """What is known of q at one position: its arg-max and the probability of that."""
 
-    Exact up to and with its first wrong token. What it would have gone on with from there was
-    never computed; none of it can be accepted, but it is drafted and charged: the wrong token is
-    repeated, each with the confidence of some earlier token of the session, until one is below
-    `p_min`. `computed` counts the draft model's passes: the one that stops a draft is one, too,
-    and so is one that first reads what was committed since, however much that is.
+    token: int
+    largest: float
+
+    def best(self) -> int:
+        return self.token
+
+    def sample_draft(self, chance: Chance) -> int:
+        raise UnsupportedError("a recorded draft model knows its arg-max only: replay greedily")
+
+    def dense(self, vocab_size: int) -> FloatArray:
+        raise UnsupportedError("a recorded draft model knows its arg-max only: replay greedily")
+
+
+class RecordedReading:
+    """A draft model as `agentspec.propose.draft_model` reads with it, from recorded bits.
+
+    Exact behind recorded text. What it says behind a wrong token was never computed; none of that
+    can be accepted, but it is drafted and charged: it agrees with what it reads, and of its own
+    repeats the wrong token, each with the confidence of some earlier token of the session.
+
+    `passes` are the rows of every pass so far: what was committed since the last one, the prompt
+    excepted, what others drafted and what it drafted itself.
     """
 
-    name = "draft_model"
-
-    def __init__(self, tokens: Tokens, bits: DraftBits, *, k: int = 16, p_min: float = 0.4) -> None:
+    def __init__(self, tokens: Tokens, bits: DraftBits) -> None:
         self._ids = tokens.ids
         self._bits = bits
-        self._k = k
-        self._p_min = p_min
-        self._position = 0
+        self._start = 0
+        self._known = 0  # committed tokens that it has read
+        self._drafted: list[int] = []
         self._past: list[float] = []
-        self.computed = 0
-        self.plan: Callable[[], tuple[int, float]] | None = None
+        self.passes: list[int] = []
+
+    room = span = 1 << 20
+
+    @property
+    def rows(self) -> int:
+        return self.passes[-1]
 
     def begin(self, turn: TurnContext) -> None:
-        self._position = len(turn.tokens)
+        self._start = len(turn.tokens)
+        self._known = self._start - 1
+        self._drafted = []
 
-    def propose(self, max_tokens: int) -> Draft:
-        bits, start = self._bits, self._position
-        chance = random.Random(start)
-        tokens: list[int] = []
-        confidence: list[float] = []
-        right = True
-        most, least = self.plan() if self.plan is not None else (self._k, 0.0)
-        stands = 1.0
-        while len(tokens) < min(max_tokens, self._k, most):
-            at = start + len(tokens)
-            right = right and at < len(bits.best) and bits.best[at] >= 0
-            if right:
-                token, sure = bits.best[at], bits.sure[at]
-            else:
-                token = tokens[-1] if tokens else 0
-                sure = chance.choice(self._past[-_RECENT:] or confidence or [1.0])
-            self.computed += 1
-            stands *= sure
-            if sure < self._p_min or (tokens and stands < least):
-                break
-            tokens.append(token)
-            confidence.append(sure)
-            right = right and token == self._ids[at]
-        return Draft.chain(tokens, self.name, Evidence(confidence=tuple(confidence)))
+    def read(self, ahead: Sequence[int]) -> Sequence[_Recorded]:
+        had = self._start + len(self._drafted)
+        self._drafted += ahead
+        self.passes.append(had + len(ahead) - self._known)
+        self._known = had + len(ahead)
+        return [self._law(at, ahead[at - had : at - had + 1]) for at in range(had, self._known + 1)]
 
-    def observe(self, accepted: Sequence[int], verdict: Verdict) -> None:
-        upto = self._position + len(accepted)
-        self._past += self._bits.sure[self._position : upto]
-        self._position = upto
+    def append(self, token: int) -> None:
+        self._drafted.append(token)
+
+    def cut(self, drafted: int) -> None:
+        if len(self._drafted) > drafted:
+            del self._drafted[drafted:]
+            # the last token that stays is read again: its row is the one that goes on
+            self._known = min(self._known, self._start + drafted - 1)
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        same = 0
+        while same < len(tokens) and self._drafted[same : same + 1] == list(
+            tokens[same : same + 1]
+        ):
+            same += 1
+        self._known = min(self._known, self._start + min(same, len(tokens) - 1))
+        upto = self._start + len(tokens)
+        self._past += self._bits.sure[self._start : upto]
+        self._start, self._drafted = upto, []
 
     def end(self) -> None:
-        return None
+        self._drafted = []
+
+    def _law(self, at: int, read: Sequence[int]) -> _Recorded:
+        bits, drafted = self._bits, self._drafted[: at - self._start]
+        right = drafted == self._ids[self._start : at]
+        if right and at < len(bits.best) and bits.best[at] >= 0:
+            return _Recorded(bits.best[at], bits.sure[at])
+        sure = random.Random(at).choice(self._past[-_RECENT:] or [1.0])
+        return _Recorded((*read, *drafted[-1:], 0)[0], sure)

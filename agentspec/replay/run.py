@@ -21,8 +21,9 @@ from agentspec.engine.session import LiveSequence
 from agentspec.engine.stats import TurnStats
 from agentspec.engine.stop import StopRule
 from agentspec.errors import BackendError, ConfigError
+from agentspec.propose.draft_model import DraftModel
 from agentspec.replay.chatml import Tokens
-from agentspec.replay.draft_bits import DraftBits, RecordedDraft
+from agentspec.replay.draft_bits import DraftBits, RecordedReading
 from agentspec.replay.script import ScriptedTarget
 from agentspec.replay.tally import Tally
 from agentspec.replay.trace_file import PassTrace
@@ -122,7 +123,10 @@ def replay_session(
     cost = CostCurve.from_points(points, draft=draft_cost if bits is not None else None)
     eos_ids = tokenizer.eos_ids | {tokens.end}
     peer = variant.peer(eos_ids) if variant.peer is not None else None
-    drafter = RecordedDraft(tokens, bits) if bits is not None and peer is None else None
+    reading = RecordedReading(tokens, bits) if bits is not None and peer is None else None
+    drafter = None
+    if reading is not None:
+        drafter = DraftModel(target_vocab=tokenizer.vocab_size, reading=reading)
     drafting = Drafting(
         tokenizer,
         cost=cost,
@@ -154,12 +158,13 @@ def replay_session(
         try:
             sequence.start(prompt)
             panel.begin(_turn_context(tokens, prompt, sampling, chance, earlier))
-            computed = drafter.computed if drafter is not None else 0
+            charged = len(reading.passes) if reading is not None else 0
             for verdict in steps:
-                drafts = (drafter.computed if drafter is not None else 0) - computed
-                computed += drafts
+                drafts = reading.passes[charged:] if reading is not None else []
+                charged += len(drafts)
                 rows = len(verdict.draft) + 1
-                draft_charge = drafts * draft_cost
+                # a smaller model of the family: its passes grow with their rows as the target's
+                draft_charge = draft_cost * sum(map(cost, drafts))
                 charge = cost(rows) + draft_charge
                 tally.observe(verdict, charge, draft_charge)
                 if trace is not None:

@@ -19,9 +19,10 @@ class PassTrace:
     that were verified and `proposers` who proposed each, `accepted` how many of them stood,
     `tokens` how many tokens the pass committed: the accepted ones and the one that the pass
     itself gave, unless the answer ended inside the accepted run. `rows` is the rows of the pass,
-    `charge` its cost with that of the `draft_passes` computed for it. So a session's own ids say
-    whether the drafts stood, and tokens over charges is the speed. Of a tree, `parents` are the
-    indices of the ids that each follows, -1 the context, and `path` those that were accepted.
+    `charge` its cost with that of the `draft_passes` computed for it, the rows of each. So a
+    session's own ids say whether the drafts stood, and tokens over charges is the speed. Of a
+    tree, `parents` are the indices of the ids that each follows, -1 the context, and `path` those
+    that were accepted.
     """
 
     def __init__(self, session: str, source: str, **labels: str) -> None:
@@ -36,7 +37,9 @@ class PassTrace:
         assert self._hashed == list(prompt[:known])
         self._commit(prompt[known:])
 
-    def add(self, verdict: Verdict, *, turn: int, rows: int, charge: float, drafts: int) -> None:
+    def add(
+        self, verdict: Verdict, *, turn: int, rows: int, charge: float, drafts: Sequence[int]
+    ) -> None:
         line = {
             **self._labels,
             "turn": turn,
@@ -48,7 +51,7 @@ class PassTrace:
             "tokens": len(verdict.tokens),
             "rows": rows,
             "charge": charge,
-            "draft_passes": drafts,
+            "draft_passes": list(drafts),
         }
         if verdict.draft.parents is not None:
             line["parents"] = list(verdict.draft.parents)

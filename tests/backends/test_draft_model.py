@@ -90,7 +90,7 @@ def test_the_text_is_that_of_the_target_alone(
     assert draft.seen
     # what the draft model computes next is what it would in a fresh context
     draft.begin(TurnContext((*words(30), *expected), SamplingParams(), SeededChance(0)))
-    row = draft.sequence.next_row().logits(0).copy()
+    row = draft.sequence.next_rows().logits(0).copy()
     fresh = next_row_of_fresh(load(tiny(draft_kind, seed=2), **FLOAT32), draft.sequence.tokens)
     assert np.abs(row - fresh).max() < 1e-3
 
@@ -117,7 +117,7 @@ class Spoilt(Watched):
         draft = super().propose(max_tokens)
         tokens = list(draft.tokens)
         if len(tokens) > self.at:
-            tokens[self.at] = self.sequence.tokens[self._committed + self.at] = (
+            tokens[self.at] = self.sequence.tokens[self.live.committed + self.at] = (
                 tokens[self.at] + 1
             ) % 256
         return Draft(tuple(tokens), draft.sources, draft.q, evidence=draft.evidence)
@@ -138,7 +138,7 @@ def test_catching_up_after_a_rejection(
     assert answer(live, [draft], 40) == expected
     assert seen in draft.seen
     draft.begin(TurnContext((*words(30), *expected), SamplingParams(), SeededChance(0)))
-    row = draft.sequence.next_row().logits(0).copy()
+    row = draft.sequence.next_rows().logits(0).copy()
     fresh = next_row_of_fresh(load(tiny(kind), **FLOAT32), draft.sequence.tokens)
     assert np.abs(row - fresh).max() < 1e-3
 
@@ -165,7 +165,7 @@ def test_the_real_pair(load: Any, weights: Any) -> None:
     assert live.backend.length(live.seq) == len(live.tokens) - 1
     # not bit-equal: the rows came in other passes than in one prefill
     draft.begin(TurnContext(tuple(committed), SamplingParams(), SeededChance(0)))
-    row = draft.sequence.next_row().logits(0).copy()
+    row = draft.sequence.next_rows().logits(0).copy()
     fresh = next_row_of_fresh(load(weights("qwen2.5-coder-0.5b"), **told), committed)
     assert np.corrcoef(row, fresh)[0, 1] > 0.99
     assert row.argmax() in np.argsort(fresh)[-3:]

@@ -367,7 +367,8 @@ def test_the_cost_of_a_draft_pass_follows_real_ones_but_not_a_slow_machine() -> 
         slow = 2.0 if 200 <= i < 400 else 1.0
         stray = 1e3 if i % 50 == 7 else 1.0
         n = rng.choice((1, 2, 4))
-        curve.observe_draft(0.012 * n * slow * stray * math.exp(rng.gauss(0.0, 0.05)), n)
+        drafting = 0.2 * truth(n, 0) * slow * stray
+        curve.observe_draft(drafting * math.exp(rng.gauss(0.0, 0.05)), n)
         curve.observe(rng.choice((1, 4)), 0.0)  # nothing: a time that cannot be
         rows = rng.choice((1, 4))
         curve.observe(rows, truth(rows, 0) * slow * math.exp(rng.gauss(0.0, 0.05)))

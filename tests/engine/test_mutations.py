@@ -466,17 +466,16 @@ def mutant(
         ),
         mutant(
             "an early stop by the sampled token's value", exact_law, draft_model,
-            "DraftModel.propose",
-            "laws.append(",
-            "if sampled and q.of(tokens[-1]) < 0.4:\n"
-            "            tokens.pop()\n"
+            "DraftModel.go_on",
+            "q = law.dense(",
+            "if sampled and law.of(token) < 0.4:\n"
             "            break\n"
-            "        laws.append(",
+            "        q = law.dense(",
         ),
         mutant(
-            "the draft takes one q for another", exact_law, draft_model, "DraftModel.propose",
-            "laws.append(q.dense(self._vocab) if sampled else None)",
-            "laws.append(q.dense(self._vocab) ** 2 if sampled else None)",
+            "the draft takes one q for another", exact_law, draft_model, "DraftModel.go_on",
+            "law.dense(self._vocab) if sampled",
+            "law.dense(self._vocab) ** 2 if sampled",
         ),
         mutant(
             "truncated by the sampled token's value", exact_law, controllers,

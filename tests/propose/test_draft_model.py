@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from agentspec.backends.base import Rollback
+from agentspec.context import evidence
 from agentspec.engine.sampling import SeededChance
 from agentspec.propose.draft_model import DraftModel
 from agentspec.testing.loop import Loop, check_draft
 from agentspec.testing.scripted import ScriptedBackend, hashed_law
-from agentspec.types import EMPTY_DRAFT, Draft, SamplingParams, TurnContext, Verdict
+from agentspec.types import EMPTY_DRAFT, Draft, Evidence, SamplingParams, TurnContext, Verdict
 
 VOCAB = 9
 
@@ -170,3 +171,88 @@ def test_thousands_of_ids_at_once_are_cut_into_passes_the_backend_takes() -> Non
     draft.begin(turn([1] * 100))
     assert draft.propose(2).tokens == (2, 3)
     assert max(map(len, backend.passes)) == 16
+
+
+# behind another proposer's draft
+
+
+def behind(*tokens: int) -> Draft:
+    return Draft.chain(tokens, "lookup", Evidence(4))
+
+
+def test_it_goes_on_behind_a_draft_that_it_agrees_with_and_reads_it_in_one_pass() -> None:
+    backend = counting()
+    draft = DraftModel(backend, target_vocab=VOCAB, k=3)
+    draft.begin(turn([1, 2]))
+    found = draft.go_on(behind(3, 4, 5), 9)
+    assert found.tokens == (3, 4, 5, 6, 7, 8)
+    assert found.sources == ("lookup",) * 3 + ("draft_model",) * 3
+    assert backend.passes == [(1, 2, 3, 4, 5), (6,), (7,)]
+    assert (found.evidence.taken, found.evidence.passes) == (3, (5, 1, 1))
+    observe(draft, [3, 4, 0])
+    check_draft(draft, [1, 2, 3, 4, 0])
+    backend.passes.clear()
+    assert draft.go_on(behind(1), 9).tokens == (1, 2, 3, 4)
+    assert backend.passes == [(0, 1), (2,), (3,)]
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_it_takes_its_own_token_where_it_disagrees(at: int) -> None:
+    backend = counting()
+    draft = DraftModel(backend, target_vocab=VOCAB, k=2)
+    draft.begin(turn([1, 2]))
+    lookup = [3, 4, 5]
+    lookup[at] = 0
+    found = draft.go_on(behind(*lookup), 9)
+    right = [3, 4, 5, 6, 7][: at + 2]
+    assert list(found.tokens) == right
+    assert found.sources == ("lookup",) * at + ("draft_model",) * 2
+    # the tokens it did not take are not in its cache when it goes on
+    assert backend.passes == [(1, 2, *lookup), ((2, *right)[at], right[at])]
+    observe(draft, [*right, 6])
+    check_draft(draft, [1, 2, *right, 6])
+
+
+def test_the_learned_chance_says_whom_to_trust_where_they_disagree() -> None:
+    for trusted, expected in (("lookup", (0, 1, 2)), ("draft_model", (3, 4))):
+
+        def chance(slots: Sequence[int], trusted: str = trusted) -> float:
+            own = any(slot in slots for slot in evidence.model_slots(0.99901, 0, -1))
+            return 0.9 if own == (trusted == "draft_model") else 0.2
+
+        draft = DraftModel(counting(), target_vocab=VOCAB, k=2)
+        draft.chance = chance
+        draft.begin(turn([1, 2]))
+        assert draft.go_on(behind(0), 9).tokens == expected
+
+
+def test_nothing_is_drafted_behind_the_end_of_an_answer() -> None:
+    backend = counting()
+    draft = DraftModel(backend, target_vocab=VOCAB, k=8)
+    draft.ends = {5}
+    draft.begin(turn([1, 2]))
+    assert draft.go_on(behind(3, 4, 5), 9).tokens == (3, 4, 5)
+    assert len(backend.passes) == 1
+    observe(draft, [3])
+    assert draft.propose(9).tokens == (4, 5)
+
+
+def test_a_draft_longer_than_the_room_or_a_pass_is_read_as_far_as_it_fits() -> None:
+    backend = ScriptedBackend(counting().law, VOCAB, max_rows=4)
+    draft = DraftModel(backend, target_vocab=VOCAB, k=2)
+    draft.begin(turn([1, 2]))
+    assert draft.go_on(behind(3, 4, 5, 6, 7), 9).tokens == (3, 4, 5, 6, 7)
+    assert max(map(len, backend.passes)) <= 4
+    observe(draft, [3])
+    assert draft.go_on(behind(4, 5, 6), 2).tokens == (4, 5)
+
+
+def test_a_sampled_draft_behind_another_keeps_the_deterministic_part_one_hot() -> None:
+    draft = DraftModel(ScriptedBackend(hashed_law(VOCAB, 1), VOCAB), target_vocab=VOCAB, p_min=0.0)
+    draft.begin(turn([1], SamplingParams(temperature=1.0)))
+    first = draft.live.read(())[0].best()
+    draft.begin(turn([1], SamplingParams(temperature=1.0)))
+    found = draft.go_on(behind(first), 4)
+    assert found.tokens[0] == first
+    assert found.q[0] is None
+    assert all(q is not None for q in found.q[1:])
