@@ -26,8 +26,7 @@ class HermesMachine(JsonMachine):
     def tagged(self) -> Reading[None]:
         """Objects behind an opening tag; the closing one may be missing."""
         yield from self.objects((yield from self.past_space()), sure=True)
-        if (yield from self.closing(CLOSE_TAG)):
-            self.drop()
+        yield from self.closing(CLOSE_TAG)
 
 
 class HermesJson(Family):

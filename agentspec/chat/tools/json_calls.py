@@ -66,25 +66,23 @@ class JsonMachine(Machine):
             yield from self.objects(char, sure=False)
         if (yield from self.closing(_FENCE)):
             self._fenced = False
-            self.drop()
 
     def listed(self, char: str, *, sure: bool) -> Reading[None]:
         """The calls of a list, from the first character in its brackets on."""
         yield from self.objects(char, sure=sure)
-        if (yield from self.closing("]")):
-            self.drop()
+        yield from self.closing("]")
 
     def objects(self, char: str, *, sure: bool) -> Reading[None]:
         """One call or several, apart by white space, comma or semicolon, from `char` on."""
         if char != "{":
             self.read_again(char)
-            raise Broken("not_json" if sure else None)
+            raise Broken("not_json")
         while True:
             yield from self._object(sure)
             # What comes between calls belongs to the text only when no call follows.
-            mark = yield from self.closing(",", ";", "{")
+            mark = yield from self.behind(",", ";", "{")
             if mark in (",", ";"):
-                mark = yield from self.closing("{")
+                mark = yield from self.behind("{")
             if mark != "{":
                 return
 
@@ -92,13 +90,13 @@ class JsonMachine(Machine):
 
     def _object(self, sure: bool) -> Reading[None]:
         scanner = ObjectScanner(self.close_tag)
+        self.certain = sure
         try:
             yield from self.scan(scanner, sure=sure)
             self._call_of(scanner, sure)
-        except Broken as broken:
-            if sure or _name(scanner) in self.tools:
-                raise
-            raise Broken(None) from broken
+        except Broken:
+            self.certain = sure or _name(scanner) in self.tools
+            raise
 
     def scan(self, scanner: ObjectScanner, *, sure: bool = True) -> Reading[None]:
         """Reads an object whose brace was read; when not `sure`, only while it can be a call."""

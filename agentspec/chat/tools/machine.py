@@ -40,7 +40,7 @@ Reading = Generator[None, str, _T]
 
 
 class Broken(Exception):
-    """What was read is no call; `kind` None where it need not have been one."""
+    """What was read is no call; a `kind` of None needs no note."""
 
     def __init__(self, kind: MalformedKind | None) -> None:
         super().__init__(kind)
@@ -75,9 +75,11 @@ class Machine:
         self._ahead: list[str] = []  # to be read again, the next one last
         self._fresh = True  # only white space so far on this line
         self._after_call = False  # nothing but white space since the last call
+        self.certain = False  # what is being read can only be a call
         marks: Mapping[str, Callable[[], Reading[None]]] = self.marks() if tools else {}
         lines = self.line_marks() if tools else {}
         inside = {mark: read for mark, read in marks.items() if not mark.startswith(tuple(lines))}
+        self._lines = frozenset(lines)
         self._openers = (dict(marks), {**inside, **lines})
         self._heads = tuple(
             frozenset(mark[:n] for mark in table for n in range(1, len(mark) + 1))
@@ -185,6 +187,7 @@ class Machine:
     def attempt(self, mark: str, read: Callable[[], Reading[None]]) -> Reading[None]:
         """Reads calls behind a mark; what belongs to none of them comes back as text."""
         self._raw, self._size = [mark], len(mark)
+        self.certain = mark not in self._lines
         try:
             yield from read()
         except Broken as broken:
@@ -201,7 +204,7 @@ class Machine:
         source, self._raw = "".join(self._raw or ()), None
         for char in source:
             self.plain(char)
-        if kind is not None and source:
+        if kind is not None and source and self.certain:
             self._join()
             self._out.append(Malformed(kind, source))
 
@@ -236,13 +239,20 @@ class Machine:
         self.read_again((yield from self.past_space()))
         return (yield from self.one_of(*marks))
 
-    def closing(self, *marks: str) -> Reading[str]:
+    def behind(self, *marks: str) -> Reading[str]:
         """As `then`, behind a complete call: when the answer ends here nothing is missing."""
         try:
             return (yield from self.then(*marks))
         except Cut:
             self.drop()
             raise
+
+    def closing(self, *marks: str) -> Reading[str]:
+        """As `behind`, for marks that belong to the call before them."""
+        mark = yield from self.behind(*marks)
+        if mark:
+            self.drop()
+        return mark
 
     def until(self, stops: str, *, most: int = MAX_NAME) -> Reading[tuple[str, str]]:
         """Text up to one of the characters, and that character, on one line."""

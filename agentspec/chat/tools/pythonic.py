@@ -1,0 +1,105 @@
+"""Llama 3.2 and 4: calls as Python writes them, `[read(path="a", limit=3), now()]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from agentspec.chat.tools.json_calls import JsonMachine
+from agentspec.chat.tools.json_scan import dump
+from agentspec.chat.tools.machine import MAX_NAME, SPACE, Broken, Family, Reading
+from agentspec.chat.tools.python_literal import literal
+from agentspec.types import CallShape
+
+START, END = "<|python_start|>", "<|python_end|>"
+
+
+class PythonicMachine(JsonMachine):
+    """A list of calls at the beginning of a line or between marks, and JSON in their place.
+
+    Without a mark the first call must name a declared tool, since an answer may be a list.
+    """
+
+    def marks(self) -> Mapping[str, Callable[[], Reading[None]]]:
+        return {START: self._marked, "<|python_tag|>": self._marked}
+
+    def bracket(self) -> Reading[None]:
+        if self._fenced:
+            raise Broken(None)
+        yield from self._list(sure=False)
+
+    def _marked(self) -> Reading[None]:
+        char = yield from self.past_space()
+        if char == "[":
+            yield from self._list(sure=True)
+        else:
+            yield from self.objects(char, sure=True)
+        yield from self.closing(END)
+
+    def _list(self, *, sure: bool) -> Reading[None]:
+        char = yield from self.past_space()
+        if char == "{":
+            yield from self.listed(char, sure=sure)
+            return
+        while True:
+            name, char = yield from _name(char)
+            if char != "(" or not (sure or name in self.tools):
+                self.read_again(char)
+                raise Broken("bad_form")
+            self.certain = True
+            arguments = yield from self._arguments()
+            self.call(name, arguments)
+            sure = True
+            mark = yield from self.behind(",", "]")
+            if mark != ",":
+                break
+            char = yield from self.past_space()
+            if char == "]":
+                break
+        if mark:
+            self.drop()
+
+    def _arguments(self) -> Reading[str]:
+        """Keyword arguments from behind the bracket to the closing one, as a JSON object."""
+        found: dict[str, str] = {}
+        char = yield from self.past_space()
+        while char != ")":
+            key, char = yield from _name(char)
+            if char in SPACE:
+                char = yield from self.past_space()
+            if not key or char != "=" or key in found:
+                raise Broken("bad_arguments")
+            found[key], char = yield from literal((yield from self.past_space()))
+            if char in SPACE:
+                char = yield from self.past_space()
+            if char == ",":
+                char = yield from self.past_space()
+            elif char != ")":
+                raise Broken("bad_arguments")
+        return "{" + ", ".join(f"{dump(key)}: {text}" for key, text in found.items()) + "}"
+
+
+def _name(char: str) -> Reading[tuple[str, str]]:
+    """An identifier, dots and dashes allowed, and the character behind it."""
+    name = ""
+    while (char.isalnum() or char in "_.-") and len(name) <= MAX_NAME:
+        name += char
+        char = yield
+    return name, char
+
+
+class Pythonic(Family):
+    """The format that the templates of Llama 3.2 and 4 ask for."""
+
+    name = "pythonic"
+    shape = CallShape(
+        "",
+        "(",
+        ")",
+        between=", ",
+        before="[",
+        after="]",
+        style="pythonic",
+        argument=("", "=", ""),
+        argument_between=", ",
+    )
+    machine = PythonicMachine
