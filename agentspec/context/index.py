@@ -83,7 +83,7 @@ class _Part:
         size = len(wanted)
         low = near - _run(lambda i: context(view[near - 1 - i]) == wanted, near)
         end = near + _run(lambda i: context(view[near + i]) == wanted, len(view) - near)
-        return self._places[low : min(end, low + _WIDE)], shared
+        return self._places[max(low, end - _WIDE) : end], shared
 
     @property
     def nbytes(self) -> int:
