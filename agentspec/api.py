@@ -11,12 +11,13 @@ from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager, suppress
 from functools import lru_cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from agentspec.aio import in_thread
 from agentspec.answer import Answer, TokenEvent
 from agentspec.backends.base import Backend, Tokenizer
 from agentspec.chat import constraint as grammars
+from agentspec.chat.first_call import FirstCall
 from agentspec.chat.stream import AnswerDelta, AnswerStream
 from agentspec.chat.template import ChatTemplate, encode_chat, encode_prompt
 from agentspec.chat.tools.base import CallFormat
@@ -307,9 +308,10 @@ class Engine:
             raise ContextOverflowError(len(prompt), n_ctx)
         answer = Answer(self.model, TurnStats(prompt_tokens=len(prompt)))
         most = min(request.max_tokens or self._max_tokens, n_ctx - len(prompt))
-        constraint = self._constraint(request)
+        thinking = self._thinking(request, prompt)
+        constraint = self._constraint(request, thinking)
+        answer.stats.notes += getattr(constraint, "notes", ())
         parser = self._format.parser(request.tools) if tools else None
-        thinking = request.prompt is None and "<think>" in self._template.source
         text = AnswerStream(request.stop, parser=parser, thinking=thinking)
         ticket = Ticket()
         steps = self._steps(request, prompt, most, constraint, text, answer, stop)
@@ -382,9 +384,14 @@ class Engine:
         tokenizer, stats = self.target.tokenizer, answer.stats
         deltas: list[list[AnswerDelta]] = []
 
+        first = FirstCall() if request.tools and not request.parallel_tool_calls else None
+
         def watch(token: int) -> bool:
-            deltas.append(text.feed(tokenizer.piece(token)))
-            return text.stopped is not None
+            deltas.append(shown(text.feed(tokenizer.piece(token))))
+            return text.stopped is not None or (first is not None and first.done)
+
+        def shown(found: list[AnswerDelta]) -> list[AnswerDelta]:
+            return found if first is None else first.cut(found)
 
         def cancelled() -> bool:
             return self._cancelled or (stop is not None and stop.is_set())
@@ -400,7 +407,12 @@ class Engine:
         sampler = Sampler(request.sampling, chance, prompt=prompt, constraint=constraint)
         stats.explaining = request.speculation.explain
         proposers = self._proposers(request)
-        panel = Panel(proposers, stats, constraint=constraint)
+        panel = Panel(
+            proposers,
+            stats,
+            constraint=constraint,
+            forced=request.speculation.k if proposers else 0,
+        )
         steps = decode(
             self._sequence,
             panel,
@@ -424,7 +436,7 @@ class Engine:
                 if verdict.finish is not None:
                     # an end-of-text token has no text of its own, what was held back is its part
                     deltas += [[] for _ in range(len(verdict.tokens) - len(deltas))]
-                    deltas[-1] += text.finish()
+                    deltas[-1] += shown(text.finish())
                 sources = verdict.sources
                 for i, token in enumerate(verdict.tokens):
                     source = sources[i] if i < len(sources) else None
@@ -458,21 +470,28 @@ class Engine:
         tools = [tool.model_dump() for tool in request.tools]
         return TurnContext(prompt, request.sampling, chance, runs, tools)
 
-    def _constraint(self, request: Request) -> Constraint | None:
+    def _thinking(self, request: Request, prompt: Sequence[int]) -> bool | Literal["open"]:
+        """Whether the answer may begin with thinking, "open" where the prompt began it."""
+        if request.prompt is not None or "<think>" not in self._template.source:
+            return False
+        end = b"".join(map(self.target.tokenizer.piece, prompt[-16:]))
+        return "open" if end.rstrip().endswith(b"<think>") else True
+
+    def _constraint(self, request: Request, thinking: bool | Literal["open"]) -> Constraint | None:
         size, tokenizer = self.target.vocab_size, self.target.tokenizer
-        if request.grammar is not None:
-            return grammars.grammar(request.grammar, tokenizer, vocab_size=size)
-        if request.tools and request.tool_choice not in ("auto", "none"):
-            return grammars.tool_calls(
-                request.tools, request.tool_choice, tokenizer, vocab_size=size
-            )
-        form = request.response_format
-        if form is None:
-            return None
-        if form["type"] == "json_object":
-            return grammars.json_object(tokenizer, vocab_size=size)
-        schema = form["json_schema"]["schema"]
-        return grammars.json_schema(schema, tokenizer, vocab_size=size)
+        constraint = grammars.constraint_of(
+            tokenizer,
+            vocab_size=size,
+            tools=request.tools,
+            tool_choice=request.tool_choice,
+            parallel=request.parallel_tool_calls,
+            response_format=request.response_format,
+            grammar=request.grammar,
+            shape=self._format.shape,
+        )
+        if constraint is None or not thinking:
+            return constraint
+        return grammars.AfterThinking(constraint, tokenizer, size, opened=thinking == "open")
 
     def _logprob(self, token: int, sampler: Sampler, at: int) -> TokenLogprob | None:
         if sampler.params.logprobs is None:

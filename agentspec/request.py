@@ -58,6 +58,7 @@ class Request:
     speculation: Speculation
     grammar: str | None = None
     prompt: str | tuple[int, ...] | None = None
+    parallel_tool_calls: bool = True
 
 
 def parse_request(
@@ -65,6 +66,7 @@ def parse_request(
     *,
     tools: object = None,
     tool_choice: object = "auto",
+    parallel_tool_calls: object = None,
     context: object = (),
     max_tokens: int | None = None,
     temperature: float = 0.0,
@@ -81,7 +83,7 @@ def parse_request(
     stop_token_ids: Iterable[int] | None = None,
     seed: int | None = None,
     response_format: Mapping[str, Any] | None = None,
-    grammar: str | None = None,
+    grammar: object = None,
     prediction: object = None,
     speculation: bool | Mapping[str, Any] | None = None,
     **unknown: object,
@@ -102,20 +104,22 @@ def parse_request(
         logit_bias=_logit_bias(logit_bias),
         logprobs=_logprobs(logprobs, top_logprobs),
     )
+    choice, form = parse_tool_choice(tool_choice, parsed_tools), _response_format(response_format)
     runs = [("predicted", text) for text in _prediction(prediction)]
     runs += [("lookup", text) for text in _context(context)]
     return Request(
         messages=parse_messages(messages),
         tools=parsed_tools,
-        tool_choice=parse_tool_choice(tool_choice, parsed_tools),
+        tool_choice=choice,
         sampling=sampling,
         max_tokens=_max_tokens(max_tokens),
         stop=_stop(stop),
         stop_token_ids=_token_ids(stop_token_ids),
         context=tuple(runs),
-        response_format=_response_format(response_format),
+        response_format=form,
         speculation=_speculation(speculation),
-        grammar=grammar,
+        grammar=_grammar(grammar, choice, form),
+        parallel_tool_calls=_parallel(parallel_tool_calls),
     )
 
 
@@ -266,7 +270,34 @@ def _response_format(value: Mapping[str, Any] | None) -> Mapping[str, Any] | Non
         schema = value.get("json_schema")
         if not isinstance(schema, Mapping) or not isinstance(schema.get("schema"), Mapping):
             raise _invalid("response_format.json_schema.schema", "must be a JSON schema object")
+        for key, kind_of in (("name", str), ("description", str), ("strict", bool)):
+            if not isinstance(schema.get(key), kind_of | None):
+                words = "true or false" if kind_of is bool else "a string"
+                raise _invalid(f"response_format.json_schema.{key}", f"must be {words}")
     return None if kind == "text" else value
+
+
+def _grammar(
+    value: object, tool_choice: str, response_format: Mapping[str, Any] | None
+) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.strip():
+        raise _invalid("grammar", "must be the text of a Lark or GBNF grammar")
+    check_unicode(value, "grammar")
+    if response_format is not None:
+        raise _invalid("grammar", "cannot be asked for together with response_format")
+    if tool_choice not in ("auto", "none"):
+        raise _invalid("grammar", "cannot be asked for together with a call: see tool_choice")
+    return value
+
+
+def _parallel(value: object) -> bool:
+    if value is None:
+        return True
+    if not isinstance(value, bool):
+        raise _invalid("parallel_tool_calls", f"must be true or false, not {value!r}")
+    return value
 
 
 def _speculation(value: bool | Mapping[str, Any] | None) -> Speculation:

@@ -45,7 +45,8 @@ def decode(
             with stats.timing("draft"):
                 drafts = panel.propose(room, sequence.backend.vocab_size)
                 context = len(sequence.tokens) - 1
-                draft = sequence.verifiable(controller.choose(drafts, room, context=context))
+                draft = panel.lead(controller.choose(drafts, room, context=context), room)
+                draft = sequence.verifiable(draft)
                 stats.explain(controller.explain)
             padding, before = rows.padding(len(draft) + 1), stats.verify_seconds
             with stats.timing("verify"):

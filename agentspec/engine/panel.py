@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 
 from agentspec.engine.stats import TurnStats
 from agentspec.errors import CancelledError
@@ -18,6 +19,7 @@ from agentspec.types import (
 )
 
 _log = logging.getLogger(__name__)
+_MOST_FORCED = 32
 
 
 class Panel:
@@ -33,11 +35,13 @@ class Panel:
         stats: TurnStats,
         *,
         constraint: Constraint | None = None,
+        forced: int | None = None,
     ) -> None:
         self._live = list(proposers)
         self._all = list(proposers)
         self._stats = stats
         self._constraint = constraint
+        self._forced = (_MOST_FORCED if proposers else 0) if forced is None else forced
 
     def begin(self, turn: TurnContext) -> None:
         for proposer in list(self._live):
@@ -72,6 +76,30 @@ class Panel:
             except Exception as error:
                 self._leave_out(proposer, error)
             behind = yield draft
+
+    def lead(self, draft: Draft, room: int) -> Draft:
+        """The draft behind the tokens that the constraint forces, at most `room` tokens.
+
+        These are accepted whatever the target says, so they lead every pass. What a draft says
+        behind them stays where it begins with them; a deterministic one that does not gives way.
+        That may depend on a sampled token, since what is committed in its place does not.
+        """
+        most = min(room, self._forced)
+        if self._constraint is None or most < 1:
+            return draft
+        run = self._constraint.forced(most)
+        n = min(len(run), len(draft))
+        if not run:
+            return draft
+        same = draft.tokens[:n] == run[:n] and (
+            draft.parents is None or draft.parents[:n] == tuple(range(-1, n - 1))
+        )
+        if same and n == len(run):
+            return replace(
+                draft, sources=("forced",) * n + draft.sources[n:], q=(None,) * n + draft.q[n:]
+            )
+        # a sampled draft that is shorter says nothing that the run does not
+        return Draft.chain(run, "forced") if same or draft.deterministic else draft
 
     def observe(self, verdict: Verdict) -> None:
         for proposer in list(self._live):

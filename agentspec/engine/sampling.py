@@ -15,6 +15,7 @@ from agentspec.types import Chance, Constraint, FloatArray, SamplingParams
 
 _MASK64 = (1 << 64) - 1
 _BLOCK = 256
+_SPARSE = 4096
 
 
 class SeededChance:
@@ -248,6 +249,9 @@ class Sampler:
         """The token of row i by the target's own law."""
         if not self.params.greedy:
             return self.law(output, i).sample(self.chance, position)
+        only = self._only()
+        if only is not None:
+            return only
         if not self.params.reshapes:
             best = output.argmax(i)
             if self.constraint is None:
@@ -262,14 +266,33 @@ class Sampler:
 
     def law(self, output: Output, i: int) -> Distribution:
         """p of row i after all processing (temperature > 0)."""
-        return shape(self.process(output.logits(i)), self.params)
+        only = self._only()
+        if only is not None:
+            return Distribution(np.ones(1), 1.0, np.array([only]))
+        logits = self.process(output.logits(i))
+        if self.constraint is not None:
+            ids = np.flatnonzero(logits != -np.inf)
+            if 0 < len(ids) <= _SPARSE:
+                # a grammar mostly leaves few of 150k ids: the rest need no exponentials
+                law = shape(logits[ids], self.params)
+                return Distribution(
+                    law.weights, law.total, ids if law.ids is None else ids[law.ids]
+                )
+        return shape(logits, self.params)
+
+    def _only(self) -> int | None:
+        """The token that the constraint leaves alone: no logits are needed to draw it."""
+        only = None if self.constraint is None else self.constraint.only()
+        # a bias may forbid it, and then nothing is left
+        return None if only in self.params.logit_bias else only
 
     def process(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Bias, penalties and mask over a copy of the logits [vocab], before temperature."""
         params = self.params
         if not params.reshapes and self.constraint is None:
             return logits
-        logits = logits.copy()
+        if params.reshapes:
+            logits = logits.copy()
         if len(self._bias_ids):
             if int(self._bias_ids.max()) >= len(logits):
                 raise InvalidRequestError(
@@ -291,9 +314,9 @@ class Sampler:
             counts = np.fromiter(self._counts.values(), dtype=np.float32)
             logits[ids] -= params.presence_penalty + params.frequency_penalty * counts
         if self.constraint is not None:
-            allowed = self.constraint.mask()
-            logits[: len(allowed)][~allowed[: len(logits)]] = -np.inf
-            logits[len(allowed) :] = -np.inf
+            allowed = self.constraint.mask()[: len(logits)]
+            free, logits = logits, np.full_like(logits, -np.inf)
+            np.copyto(logits[: len(allowed)], free[: len(allowed)], where=allowed)
         return logits
 
     def commit(self, token: int, output: Output | None = None, row: int = 0) -> None:

@@ -35,6 +35,17 @@ class Parity:
         allowed: npt.NDArray[np.bool_] = (np.arange(self.size) + len(self.done)) % 3 != 0
         return allowed
 
+    def only(self) -> int | None:
+        places = np.flatnonzero(self.mask())
+        return int(places[0]) if len(places) == 1 else None
+
+    def forced(self, most: int) -> tuple[int, ...]:
+        probe, run = self.fork(), []
+        while len(run) < most and (token := probe.only()) is not None:
+            run.append(token)
+            probe.advance(token)
+        return tuple(run)
+
     def advance(self, token: int) -> None:
         if not self.mask()[token]:
             raise InvalidRequestError(f"token {token} is not allowed")

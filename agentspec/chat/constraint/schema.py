@@ -1,0 +1,271 @@
+"""JSON schemas as llguidance takes them: what it cannot hold is refused by its path, or noted."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from agentspec.chat.constraint.matcher import library, problems
+from agentspec.errors import InvalidRequestError
+from agentspec.wire import check_json
+
+MAX_SCHEMA = 256 * 1024
+"""Characters of one schema's JSON text."""
+
+# Written as Python's json.dumps writes it, which is what models were trained on; free white
+# space would let a small model wander.
+_SPACING = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+_MAX_PATTERN = 2_000
+_MAX_ATOMS = 20_000
+_MAX_VISITS = 200_000
+_MAX_NOTES = 16
+_SECONDS = 1.0
+
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_SINGLE = ("items", "additionalProperties", "additionalItems", "contains", "not")
+_HELD = {
+    *("$ref", "type", "enum", "const", "required", "minProperties", "maxProperties", "minItems"),
+    *("maxItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum"),
+    *("exclusiveMinimum", "exclusiveMaximum", "multipleOf", *_LISTS, *_MAPS, *_SINGLE),
+}
+_ANNOTATIONS = {
+    *("title", "description", "default", "examples", "example", "deprecated", "readOnly"),
+    *("writeOnly", "$schema", "$id", "id", "$comment", "$anchor"),
+}
+
+
+def schema_grammar(
+    schema: object, where: str, *, lenient: bool = False, spaced: bool = False
+) -> tuple[str, list[str]]:
+    """The schema as text for `%json`, and notes on what of it is not held.
+
+    With `lenient` keywords that cannot be held are notes, else they are refused; `spaced` leaves
+    white space free. Raises InvalidRequestError naming the path of what cannot be compiled.
+    """
+    if not isinstance(schema, Mapping):
+        raise InvalidRequestError(f"{where} must be a JSON schema object", param=where)
+    check_json(schema, where)
+    if len(json.dumps(schema)) > MAX_SCHEMA:
+        raise InvalidRequestError(
+            f"{where} has more than {MAX_SCHEMA >> 10} KiB of JSON; make it smaller", param=where
+        )
+    for path, node in _nodes(schema, where):
+        _check_patterns(node, path)
+    _check_ends(schema, where)
+    options: dict[str, Any] = {} if spaced else dict(_SPACING)
+    if lenient:
+        options["lenient"] = True
+    failed, messages = _judge(schema, options)
+    if failed:
+        path = _locate(schema, where, messages[0], options)
+        raise InvalidRequestError(f"{path} cannot be compiled: {messages[0]}", param=path)
+    notes = [f"{where} is held in part only: {message}" for message in messages]
+    notes += [
+        f"{path}.{key} is no keyword that is held" for path, key in _unknown_keys(schema, where)
+    ]
+    return _text(schema, options), notes[:_MAX_NOTES]
+
+
+def _text(schema: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    # the schema's own x-guidance could turn every check off
+    return json.dumps({**schema, "x-guidance": options})
+
+
+def _judge(schema: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[bool, list[str]]:
+    grammar = library().LLMatcher.grammar_from_json_schema(_text(schema, options))
+    return problems(grammar)
+
+
+def _locate(root: Mapping[str, Any], where: str, problem: str, options: Mapping[str, Any]) -> str:
+    """The path of the smallest part of a schema that has the problem on its own."""
+    shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
+    node: Mapping[str, Any] = root
+    until = time.monotonic() + _SECONDS
+    while True:
+        for path, child in _children(node):
+            if time.monotonic() > until:
+                return where
+            # The same problem only: a part by itself may also lack what its references name.
+            if _judge({**shared, **child}, options) == (True, [problem]):
+                node, where = child, where + path
+                break
+        else:
+            return where
+
+
+def _children(node: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    out: list[tuple[str, Any]] = []
+    for key in _MAPS:
+        value = node.get(key)
+        if isinstance(value, Mapping):
+            out += [(f".{key}.{name}", child) for name, child in value.items()]
+    for key in (*_SINGLE, "if", "then", "else"):
+        out.append((f".{key}", node.get(key)))
+    for key in (*_LISTS, "items"):
+        value = node.get(key)
+        if isinstance(value, (list, tuple)):
+            out += [(f".{key}[{i}]", child) for i, child in enumerate(value)]
+    return [(path, child) for path, child in out if isinstance(child, Mapping)]
+
+
+def _nodes(root: Mapping[str, Any], where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every schema in a schema, with its path."""
+    stack = [(where, root)]
+    while stack:
+        path, node = stack.pop()
+        yield path, node
+        stack += [(path + below, child) for below, child in reversed(_children(node))]
+
+
+def _unknown_keys(root: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
+    for path, node in _nodes(root, where):
+        for key in node:
+            if key not in _HELD and key not in _ANNOTATIONS:
+                yield path, key[:60]
+
+
+# -- patterns ---------------------------------------------------------------------------------
+
+
+def _check_patterns(node: Mapping[str, Any], path: str) -> None:
+    found = [("pattern", node.get("pattern"))]
+    keyed = node.get("patternProperties")
+    found += [("patternProperties", key) for key in (keyed if isinstance(keyed, Mapping) else ())]
+    for key, pattern in found:
+        if isinstance(pattern, str) and (
+            len(pattern) > _MAX_PATTERN or pattern_atoms(pattern) > _MAX_ATOMS
+        ):
+            raise InvalidRequestError(
+                f"{path}.{key} cannot be compiled: the pattern is longer than {_MAX_PATTERN} "
+                f"characters, or than {_MAX_ATOMS} with its repetitions written out",
+                param=f"{path}.{key}",
+            )
+
+
+def pattern_atoms(pattern: str) -> int:
+    """How many atoms a regular expression has when bounded repetitions are written out."""
+    sums, last = [0], 0  # of each open group; of the atom just read
+    i, n = 0, len(pattern)
+    while i < n:
+        char = pattern[i]
+        if char == "(":
+            sums.append(0)
+            last = 0
+        elif char == ")" and len(sums) > 1:
+            last = sums.pop()
+            sums[-1] += last
+        elif char == "{":
+            end = pattern.find("}", i)
+            bounds = [part.strip() for part in pattern[i + 1 : end].split(",")] if end > 0 else []
+            counts = [int(b) for b in bounds if b.isascii() and b.isdigit() and len(b) < 12]
+            if counts:
+                sums[-1] += last * (max(counts) - 1)
+                last *= max(counts)
+                i = end
+        elif char == "[":
+            end = i + 2 + (pattern[i + 1 : i + 2] == "^")
+            while end < n and pattern[end] != "]":
+                end += 1 + (pattern[end] == "\\")
+            i, last = end, 1
+            sums[-1] += 1
+        elif char not in "*+?|^$":
+            i += char == "\\"
+            last = 1
+            sums[-1] += 1
+        i += 1
+    return sum(sums)
+
+
+# -- references -------------------------------------------------------------------------------
+
+
+def _check_ends(root: Mapping[str, Any], where: str) -> None:
+    """Checks that no reference needs itself: such text would never come to an end.
+
+    The least fixpoint of "a value of this part can be finite" over the parts referred to.
+    """
+    references = [
+        (path, node["$ref"])
+        for path, node in _nodes(root, where)
+        if isinstance(node.get("$ref"), str)
+    ]
+    targets = {ref: _resolve(root, ref) for _, ref in references}
+    ends = {ref: False for ref, target in targets.items() if target is not None}
+    visits = [0]
+    changed = True
+    while changed:
+        changed = False
+        for ref in [ref for ref, known in ends.items() if not known]:
+            if _can_end(targets[ref], ends, visits):
+                ends[ref] = changed = True
+            if visits[0] > _MAX_VISITS:
+                raise InvalidRequestError(
+                    f"{where} cannot be compiled: its references are too many to follow",
+                    param=where,
+                )
+    for path, ref in references:
+        if not ends.get(ref, True):
+            raise InvalidRequestError(
+                f"{path}.$ref cannot be compiled: {ref[:100]!r} needs itself, so no value of it "
+                "ever ends",
+                param=f"{path}.$ref",
+            )
+
+
+def _can_end(node: Any, ends: Mapping[str, bool], visits: list[int]) -> bool:
+    visits[0] += 1
+    if not isinstance(node, Mapping) or visits[0] > _MAX_VISITS:
+        return True
+
+    def each(parts: Any) -> list[bool]:
+        listed = parts if isinstance(parts, (list, tuple)) else ()
+        return [_can_end(part, ends, visits) for part in listed]
+
+    if not ends.get(node.get("$ref", ""), True) if isinstance(node.get("$ref"), str) else False:
+        return False
+    if any(
+        known and not any(known) for known in (each(node.get("anyOf")), each(node.get("oneOf")))
+    ):
+        return False
+    if not all(each(node.get("allOf"))):
+        return False
+    if "enum" in node or "const" in node:
+        return True
+    kind = node.get("type")
+    if kind == "object":
+        properties = node.get("properties")
+        properties = properties if isinstance(properties, Mapping) else {}
+        required = node.get("required")
+        keys: Sequence[Any] = required if isinstance(required, (list, tuple)) else ()
+        return all(
+            _can_end(properties[key], ends, visits)
+            for key in keys
+            if isinstance(key, str) and key in properties
+        )
+    least = node.get("minItems")
+    if kind == "array" and isinstance(least, int) and least > 0:
+        first = node.get("prefixItems")
+        first = list(first) if isinstance(first, (list, tuple)) else []
+        rest = [node["items"]] if least > len(first) and "items" in node else []
+        return all(each(first[:least] + rest))
+    return True
+
+
+def _resolve(root: Any, ref: str) -> Any:
+    """What a local reference names; None when it names nothing here."""
+    if not ref.startswith("#"):
+        return None
+    node = root
+    for part in unquote(ref[1:]).split("/")[1:]:
+        part = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, Mapping) and part in node:
+            node = node[part]
+        elif isinstance(node, (list, tuple)) and part.isascii() and part.isdigit():
+            node = node[int(part[:6])] if int(part[:6]) < len(node) else None
+        else:
+            return None
+    return node
