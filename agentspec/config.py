@@ -44,6 +44,8 @@ class Rule:
     high: int = 2**31 - 1
     choices: tuple[str, ...] = ()
     project: bool = False
+    secret: bool = False
+    """Never shown, not even where it is wrong."""
     variable: str | None = None
     """The environment variable, where it is not AGENTSPEC_ and the key in capitals."""
 
@@ -67,6 +69,10 @@ RULES: Mapping[str, Rule] = {
     "speculation": Rule("bool", "draft and verify; off: plain decoding", project=True),
     "exact": Rule("bool", "keep every pass in one class of bit-equal row counts", project=True),
     "max_tokens": Rule("int", "most tokens of one answer", low=1, project=True),
+    "host": Rule("text", "address that the server listens on"),
+    "port": Rule("int", "port that the server listens on; 0: any", high=65535),
+    "api_key": Rule("text", "key that the server asks for", secret=True),
+    "max_queue": Rule("int", "most requests that wait for the server", high=10_000),
 }
 
 
@@ -93,6 +99,10 @@ class Settings:
     speculation: bool = True
     exact: bool = False
     max_tokens: int = 1024
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_key: str | None = field(default=None, repr=False)
+    max_queue: int = 64
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -244,7 +254,8 @@ def _checked(
         if isinstance(value, str) and _usable(value):
             return value
         wanted = "text that is not empty"
-    raise ConfigError(f"{key} {where} must be {wanted}, not {_short(value)}")
+    shown = "what was given" if rule.secret else _short(value)
+    raise ConfigError(f"{key} {where} must be {wanted}, not {shown}")
 
 
 def _int(value: object) -> int | None:

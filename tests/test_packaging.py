@@ -19,7 +19,7 @@ FOLDERS = {
     "adapters": "agentspec/adapters",
     "prompts": "agentspec/prompts",
 }
-DATA = {".py", ".json", ".jinja", ".jsonl", ".md", ".txt", ".typed"}
+DATA = {".py", ".json", ".jinja", ".jsonl", ".md", ".txt", ".typed", ".css", ".html", ".js", ".svg"}
 IMPORTS = """
 import agentspec, agentspec.adapters, agentspec.prompts, agentspec.adapters.probe
 from agentspec.prompts.deep import probe

@@ -1,0 +1,190 @@
+"""Serve until told to stop: sockets, signals, draining."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from agentspec.errors import ConfigError
+from agentspec.server.jobs import State
+from agentspec.server.options import ServerOptions
+
+_log = logging.getLogger(__name__)
+
+_MOST_CONNECTIONS = 512
+_FORCED_SECONDS = 5.0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet. Raises ConfigError when the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        found = socket.getaddrinfo(
+            host.strip("[]"), port, family, socket.SOCK_STREAM, 0, socket.AI_PASSIVE
+        )
+        if not found:
+            raise OSError(errno.EADDRNOTAVAIL, "no such address")
+    except OSError as error:
+        raise ConfigError(f"--host {host} is no address of this machine: {error}") from None
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(found[0][4])
+        # else another program could take the port while the model loads
+        sock.listen(1)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"port {port} of {host} is in use by another program; stop it or give --port"
+            ) from None
+        if error.errno == errno.EACCES:
+            raise ConfigError(f"port {port} needs more rights; give --port above 1023") from None
+        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    return sock
+
+
+def address(sock: socket.socket, host: str) -> str:
+    """The URL of a bound socket, as a client on this machine writes it."""
+    port = sock.getsockname()[1]
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host).strip("[]")
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+class Protocol(H11Protocol):
+    """HTTP/1.1 with a limit on the time that a request's head may take."""
+
+    header_seconds = 20.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+
+    def _watch_head(self) -> None:
+        waiting = self.cycle is None or self.cycle.response_complete
+        if waiting and self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.header_seconds, self._too_slow)
+        elif not waiting and self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _too_slow(self) -> None:
+        self._head_timer = None
+        if (self.cycle is None or self.cycle.response_complete) and not self.transport.is_closing():
+            self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn that drains: the first signal lets answers finish, the second ends them."""
+
+    def __init__(self, app: Starlette, options: ServerOptions) -> None:
+        class OwnProtocol(Protocol):
+            header_seconds = options.header_seconds
+
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=OwnProtocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=_MOST_CONNECTIONS,
+                timeout_keep_alive=15,
+                timeout_graceful_shutdown=round(_FORCED_SECONDS),
+                h11_max_incomplete_event_size=64 << 10,
+            )
+        )
+        self._state: State = app.state.server
+        self._options = options
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining: asyncio.Task[None] | None = None
+        self.ended_by: int | None = None
+        """The signal that ended it by force, None when everything was finished."""
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().serve(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # runs between any two instructions of the main thread: only hand it over
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.stop, sig)
+
+    def stop(self, sig: int = signal.SIGTERM) -> None:
+        """Drain; called again, end at once. For the event loop's thread."""
+        if self._draining is None:
+            _log.info("finishing what runs; once more to stop at once")
+            self._state.line.draining = True
+            self._draining = asyncio.ensure_future(self._drain())
+            return
+        self.ended_by = sig
+        self._draining.cancel()
+        self._end()
+
+    async def _drain(self) -> None:
+        try:
+            await asyncio.wait_for(self._state.line.idle(), self._options.drain_seconds)
+        except TimeoutError:
+            _log.warning("answers still ran after %g s", self._options.drain_seconds)
+        self._end()
+
+    def _end(self) -> None:
+        self._state.stop_all()
+        self.should_exit = True
+        if self.ended_by is not None:
+            self.force_exit = True
+
+
+def serve(
+    app: Starlette,
+    sock: socket.socket,
+    options: ServerOptions,
+    *,
+    ready: Callable[[], None] = lambda: None,
+) -> int | None:
+    """Serve on a bound socket until a signal; the signal that ended it by force, else None.
+
+    `ready` is called once requests are taken.
+    """
+    server = Server(app, options)
+
+    async def main() -> None:
+        async def announce() -> None:
+            while not server.started:
+                await asyncio.sleep(0.01)
+            ready()
+
+        task = asyncio.ensure_future(announce())
+        try:
+            await server.serve([sock])
+        finally:
+            task.cancel()
+
+    asyncio.run(main())
+    return server.ended_by

@@ -1,0 +1,1 @@
+"""Requests of each API as pydantic models: what is checked, and what `/openapi.json` says."""

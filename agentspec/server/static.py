@@ -1,0 +1,50 @@
+"""The page at `/`: files of the folder `page`, nothing else, and nothing from outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+_FOLDER = Path(__file__).parent / "page"
+_TYPES = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+}
+
+
+def routes() -> list[BaseRoute]:
+    """`/` is `page/index.html`, `/page/NAME` a file beside it; the security headers are added."""
+    return [Route("/", _index), Route("/favicon.ico", _icon), Route("/page/{name}", _file)]
+
+
+async def _index(request: Request) -> Response:
+    if not (_FOLDER / "index.html").is_file():
+        return PlainTextResponse(
+            "agentspec serves a model here; /openapi.json says how to ask it\n"
+        )
+    return _give("index.html")
+
+
+async def _icon(request: Request) -> Response:
+    return _give("favicon.svg")
+
+
+async def _file(request: Request) -> Response:
+    return _give(request.path_params["name"])
+
+
+def _give(name: str) -> Response:
+    path = _FOLDER / name
+    kind = _TYPES.get(path.suffix)
+    # a name of one part, of a kind that the page is made of, that really lies in the folder
+    if kind is None or path.parent != _FOLDER or not path.is_file() or path.is_symlink():
+        raise HTTPException(404)
+    return FileResponse(path, media_type=kind)
