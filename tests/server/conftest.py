@@ -31,10 +31,6 @@ TOOL = {
 CALL = '<tool_call>\n{"name": "read", "arguments": {"path": "a.py"}}\n</tool_call>'
 
 
-class Slow:
-    """Mixed into a backend: each pass waits until `go` is set, at most `seconds`."""
-
-
 def sse_events(text: str) -> list[tuple[str | None, Any]]:
     """Name and data of each event of a stream."""
     found = []
@@ -68,11 +64,11 @@ def client(chat: Any) -> Iterator[Callable[..., Any]]:
 
     with contextlib.ExitStack() as stack:
 
-        def make(engine: Any = "Hello.", host: str = "127.0.0.1:8080", **options: Any) -> Any:
+        def make(engine: Any = "Hello.", at: str = "127.0.0.1:8080", **options: Any) -> Any:
             if isinstance(engine, str):
                 engine = chat.engine(chat.writing(engine))
             app = create_app(engine, ServerOptions(**options))
-            made = TestClient(app, base_url=f"http://{host}", raise_server_exceptions=True)
+            made = TestClient(app, base_url=f"http://{at}", raise_server_exceptions=True)
             made.engine = engine
             made.state = app.state.server
             return stack.enter_context(made)
