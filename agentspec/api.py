@@ -478,20 +478,17 @@ class Engine:
         return "open" if end.rstrip().endswith(b"<think>") else True
 
     def _constraint(self, request: Request, thinking: bool | Literal["open"]) -> Constraint | None:
-        size, tokenizer = self.target.vocab_size, self.target.tokenizer
-        constraint = grammars.constraint_of(
-            tokenizer,
-            vocab_size=size,
+        return grammars.constraint_of(
+            self.target.tokenizer,
+            vocab_size=self.target.vocab_size,
             tools=request.tools,
             tool_choice=request.tool_choice,
             parallel=request.parallel_tool_calls,
             response_format=request.response_format,
             grammar=request.grammar,
             shape=self._format.shape,
+            thinking=thinking,
         )
-        if constraint is None or not thinking:
-            return constraint
-        return grammars.AfterThinking(constraint, tokenizer, size, opened=thinking == "open")
 
     def _logprob(self, token: int, sampler: Sampler, at: int) -> TokenLogprob | None:
         if sampler.params.logprobs is None:

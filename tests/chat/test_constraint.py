@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from agentspec.chat import constraint
-from agentspec.chat.constraint import matcher
-from agentspec.chat.constraint import GrammarConstraint
+from agentspec.chat.constraint import GrammarConstraint, matcher
 from agentspec.errors import InvalidRequestError, MissingExtraError
 from agentspec.types import CallShape
 from agentspec.wire import Tool, parse_tools

@@ -7,16 +7,16 @@ unconstrained answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from agentspec.backends.base import Tokenizer
-from agentspec.chat.constraint.calls import CallGrammar
+from agentspec.chat.constraint.calls import MESSAGE, CallGrammar
 from agentspec.chat.constraint.gbnf import MAX_GRAMMAR, gbnf_to_lark, is_gbnf
 from agentspec.chat.constraint.matcher import GrammarConstraint, compile_lark
 from agentspec.chat.constraint.schema import schema_grammar
 from agentspec.chat.constraint.thinking import AfterThinking
 from agentspec.errors import InvalidRequestError
-from agentspec.types import CallShape
+from agentspec.types import CallShape, Constraint
 from agentspec.wire import Tool
 
 __all__ = [
@@ -51,18 +51,44 @@ def constraint_of(
     response_format: Mapping[str, Any] | None = None,
     grammar: str | None = None,
     shape: CallShape = HERMES,
-) -> GrammarConstraint | None:
+    thinking: bool | Literal["open"] = False,
+) -> Constraint | None:
     """What a request constrains its answer to, None where it may say anything.
 
     A grammar goes before everything; else `tool_choice` "required" or `=NAME` makes the answer
     calls; else `response_format` makes it JSON, or with tools calls or JSON; else only tools that
-    are `strict` constrain it, and only inside their calls. Raises InvalidRequestError.
+    are `strict` constrain it, and only inside their calls. With `thinking` (as of `AnswerStream`)
+    all of that begins behind the thinking. Raises InvalidRequestError and UnsupportedError.
     """
+    called = bool(tools) and tool_choice != "none"
+    constraint = _answer(
+        tokenizer, vocab_size, tools if called else (), tool_choice, parallel, response_format,
+        grammar, shape,
+    )  # fmt: skip
+    if constraint is None:
+        return None
+    if shape.opening.startswith(MESSAGE) and (not called or tool_choice == "auto"):
+        final = f"{MESSAGE}final<|message|>"
+        return AfterThinking(constraint, tokenizer, vocab_size, opened=True, close=final)
+    if not thinking:
+        return constraint
+    return AfterThinking(constraint, tokenizer, vocab_size, opened=thinking == "open")
+
+
+def _answer(
+    tokenizer: Tokenizer,
+    vocab_size: int,
+    tools: Sequence[Tool],
+    tool_choice: str,
+    parallel: bool,
+    response_format: Mapping[str, Any] | None,
+    grammar: str | None,
+    shape: CallShape,
+) -> GrammarConstraint | None:
     if grammar is not None:
         return _grammar(grammar, tokenizer, vocab_size)
-    called = bool(tools) and tool_choice != "none"
     strict = any(tool.function.strict for tool in tools)
-    if called and (tool_choice != "auto" or (strict and response_format is None)):
+    if tools and (tool_choice != "auto" or (strict and response_format is None)):
         return tool_calls(
             tools,
             tool_choice,
@@ -79,10 +105,8 @@ def constraint_of(
         schema = response_format["json_schema"]["schema"]
         lenient = response_format["json_schema"].get("strict") is False
     text, notes = schema_grammar(schema, _SCHEMA, lenient=lenient)
-    if not called:
-        return compile_lark(
-            f"start: %json {text}", tokenizer, vocab_size, "response_format", tuple(notes)
-        )
+    if not tools:
+        return compile_lark(f"start: %json {text}", tokenizer, vocab_size, _SCHEMA, tuple(notes))
     calls = CallGrammar(shape, tokenizer)
     lark = calls.auto(_placed(tools, tools), parallel=parallel, answer=text)
     return compile_lark(lark, tokenizer, vocab_size, "tools", (*notes, *calls.notes))
@@ -93,9 +117,7 @@ def json_schema(
 ) -> GrammarConstraint:
     """An answer that is JSON of the schema. Raises InvalidRequestError naming the path."""
     text, notes = schema_grammar(schema, _SCHEMA)
-    return compile_lark(
-        f"start: %json {text}", tokenizer, vocab_size, "response_format", tuple(notes)
-    )
+    return compile_lark(f"start: %json {text}", tokenizer, vocab_size, _SCHEMA, tuple(notes))
 
 
 def json_object(tokenizer: Tokenizer, *, vocab_size: int | None = None) -> GrammarConstraint:

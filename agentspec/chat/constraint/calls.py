@@ -11,7 +11,7 @@ from agentspec.backends.base import Tokenizer
 from agentspec.chat.constraint.literals import PythonLiterals
 from agentspec.chat.constraint.matcher import vocabulary
 from agentspec.chat.constraint.schema import schema_grammar
-from agentspec.errors import InvalidRequestError
+from agentspec.errors import InvalidRequestError, UnsupportedError
 from agentspec.types import CallShape
 from agentspec.wire import Tool
 
@@ -23,6 +23,9 @@ _ROOT_KEYS = {
     *("description", "default", "examples", "$schema", "$id", "$comment"),
 }
 _RAW_STRING_KEYS = {"pattern", "format", "minLength", "maxLength"}
+MESSAGE = "<|channel|>"
+"""What gpt-oss begins each message of an answer with, thinking and calls included."""
+
 # The part of an opening that nothing else begins with: a tag, not a brace.
 _TAG = re.compile(r"(?:<[^\s\"{<>]+>?|\[[A-Z][A-Z_]+\]|[^\s\"{\[<]{4,})")
 
@@ -50,11 +53,18 @@ class CallGrammar:
     ) -> str:
         """Free text that may hold calls; of `strict` tools the arguments follow the schema.
 
-        With `answer`, an argument of Lark's `%json`, the text is not free but JSON of it.
+        With `answer`, an argument of Lark's `%json`, the text is not free but JSON of it. Raises
+        UnsupportedError where calls begin as other messages do.
         """
         shape = self._shape
         head = shape.before + shape.opening
         bare = head.lstrip()
+        if bare.startswith(MESSAGE):
+            raise UnsupportedError(
+                "with strict tools, or tools and a response_format, this model needs tool_choice "
+                f"'required', 'none' or a named tool: it begins every message with {MESSAGE}, so "
+                "a call cannot be told from text where it begins"
+            )
         tag = _TAG.match(bare)
         if answer is not None:
             self._calls(tools, parallel=parallel, strict=False)
@@ -116,7 +126,7 @@ class CallGrammar:
         rule = f"arguments{number}"
         held = strict or tool.function.strict is True
         parameters: dict[str, Any] = {"type": "object", **tool.function.parameters}
-        if parameters.get("properties"):
+        if "properties" in parameters:
             # A schema that says nothing allows any further key, and small models take it up.
             parameters.setdefault("additionalProperties", False)
         if not held:
@@ -198,14 +208,20 @@ class CallGrammar:
             self.notes.append(f"{where} is free text: this model writes values without quotes")
         for key in sorted(_RAW_STRING_KEYS & set(schema)):
             self.notes.append(f"{where}.{key} is not held: this model writes text without quotes")
-        special = next((p for p in self._by_length(closing.lstrip()) if p in closing), None)
-        if special is None:
-            self._rules.append(f"{rule}_text[lazy]: /(.|\\n)*{_pattern(closing)}/")
-            return f"{rule}_text"
-        self._rules.append(
-            f"{rule.upper()}_TEXT: /(.|\\n)*/ & ~/(.|\\n)*{_pattern(special)}(.|\\n)*/"
-        )
-        return f"{rule.upper()}_TEXT {self._fixed(closing)}"
+        # tags that open something would have to be closed inside the text, and may not be
+        tags = [self._shape.opening.rpartition("\n")[2].strip(), self._shape.argument[0].strip()]
+        special = next(iter(self._by_length(closing)), None)
+        if special is not None:
+            tags.append(special)
+        denied = "|".join(_pattern(tag) for tag in tags if tag)
+        text = f"{rule.upper()}_TEXT"
+        without = f"& ~/(.|\\n)*({denied})(.|\\n)*/" if denied else ""
+        if special is not None:
+            self._rules.append(f"{text}: /(.|\\n)*/ {without}")
+            return f"{text} {self._fixed(closing)}"
+        self._rules.append(f"{text}: /(.|\\n)*{_pattern(closing)}/ {without}")
+        self._rules.append(f"{rule}_text[lazy]: {text}")
+        return f"{rule}_text"
 
     # -- fixed text ---------------------------------------------------------------------------
 

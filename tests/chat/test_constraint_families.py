@@ -1,0 +1,157 @@
+"""Whatever a family's grammar allows, its parser reads as calls of the schema."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from agentspec.chat import constraint
+from agentspec.chat.tools.base import CallArguments, CallEnd, CallStart, Malformed, TextDelta
+from agentspec.chat.tools.formats import FORMATS
+from agentspec.errors import UnsupportedError
+from agentspec.wire import Tool, parse_tools
+
+pytest.importorskip("llguidance")
+
+EOS = "<|im_end|>"
+MARKS = (
+    *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|channel|>", "<|message|>"),
+    *("<|constrain|>", "<|call|>", "<|start|>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+    *("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"),
+)
+PARAMETERS = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string"},
+        "n": {"type": "integer", "minimum": 0, "maximum": 99},
+        "mode": {"enum": ["read", "write it"]},
+        "deep": {"type": "boolean"},
+        "list": {"type": "array", "items": {"$ref": "#/$defs/part"}, "maxItems": 2},
+    },
+    "required": ["path", "mode", "deep"],
+    "additionalProperties": False,
+    "$defs": {
+        "part": {
+            "type": "object",
+            "properties": {"k": {"type": ["string", "null"]}, "ok": {"type": "boolean"}},
+            "required": ["ok"],
+            "additionalProperties": False,
+        }
+    },
+}
+
+
+def tools(**more: Any) -> list[Tool]:
+    return parse_tools(
+        [
+            {"function": {"name": "open_file", "parameters": PARAMETERS, **more}},
+            {"function": {"name": "stop", **more}},
+        ]
+    )
+
+
+@pytest.fixture(scope="module", params=["special", "spelled"])
+def tokenizer(request: pytest.FixtureRequest, make_tokenizer: Callable[..., Any]) -> Any:
+    marks = MARKS if request.param == "special" else ()
+    return make_tokenizer([EOS, *marks], EOS)
+
+
+def written(one: Any, tokenizer: Any, seed: int, limit: int = 1500) -> str | None:
+    """A random answer; None when it does not come to an end."""
+    chance = random.Random(seed)
+    ids: list[int] = []
+    # letters mostly, and what closes things, so that strings stay short
+    liked = [*b'"}])\n<', *b"abc", *b" '/"]
+    closings = [tokenizer.encode_special(text) for text in ("\n</parameter>\n", "</arg_value>\n")]
+    for _ in range(limit):
+        whole = [c for c in closings if one.valid_prefix(c) == len(c)]
+        if whole and chance.random() < 0.3:
+            closing = chance.choice(whole)
+            for token in closing:
+                one.advance(token)
+            ids += closing
+        allowed = np.flatnonzero(one.mask())
+        some = [i for i in allowed if i in liked or i >= 256]
+        token = int(chance.choice(some if some and chance.random() < 0.9 else list(allowed)))
+        if not some and len(allowed) > 200 and chance.random() < 0.5:
+            token = int(allowed[-1])
+        one.advance(token)
+        if token in tokenizer.eos_ids:
+            return b"".join(map(tokenizer.piece, ids)).decode("utf-8", "replace")
+        ids.append(token)
+    return None
+
+
+def calls_of(text: str, family: str, declared: list[Tool]) -> list[tuple[str, Any]]:
+    parser = FORMATS[family]().parser(declared)
+    found: list[tuple[str, list[str]]] = []
+    ended = 0
+    for delta in [*parser.feed(text), *parser.finish()]:
+        assert not isinstance(delta, Malformed), text
+        assert not (isinstance(delta, TextDelta) and delta.text.strip()), text
+        if isinstance(delta, CallStart):
+            found.append((delta.name, []))
+        elif isinstance(delta, CallArguments):
+            found[delta.index][1].append(delta.fragment)
+        ended += isinstance(delta, CallEnd)
+    assert ended == len(found)
+    return [(name, json.loads("".join(parts))) for name, parts in found]
+
+
+@pytest.mark.parametrize("family", FORMATS)
+@pytest.mark.parametrize("choice", ["required", "=open_file"])
+def test_what_the_grammar_allows_is_read_as_calls(tokenizer: Any, family: str, choice: str) -> None:
+    shape, declared = FORMATS[family]().shape, tools()
+    ended = 0
+    for seed in range(12):
+        one = constraint.tool_calls(declared, choice, tokenizer, shape=shape, parallel=True)
+        text = written(one, tokenizer, seed)
+        if text is None:
+            continue
+        ended += 1
+        calls = calls_of(text, family, declared)
+        assert calls
+        assert choice == "required" or len(calls) == 1
+        for name, arguments in calls:
+            if name == "open_file":
+                jsonschema.validate(arguments, PARAMETERS)
+            else:
+                assert (name, arguments) == ("stop", {})
+                assert choice == "required"
+    assert ended >= 4
+
+
+@pytest.mark.parametrize("family", FORMATS)
+def test_strict_tools_are_held_in_free_text(tokenizer: Any, family: str) -> None:
+    shape, declared = FORMATS[family]().shape, tools(strict=True)
+    if family == "harmony":
+        with pytest.raises(UnsupportedError, match="strict"):
+            constraint.tool_calls(declared, "auto", tokenizer, shape=shape)
+        return
+
+    def accepts(text: str, parallel: bool = True) -> bool:
+        one = constraint.tool_calls(declared, "auto", tokenizer, shape=shape, parallel=parallel)
+        ids = tokenizer.encode_special(text)
+        if one.valid_prefix(ids) < len(ids):
+            return False
+        for token in ids:
+            one.advance(token)
+        return bool(one.mask()[list(tokenizer.eos_ids)].all())
+
+    required = constraint.tool_calls(declared, "=stop", tokenizer, shape=shape)
+    call = written(required, tokenizer, 0)
+    assert call is not None
+    assert accepts("")
+    assert accepts("just text { <b> [1]\n\nand more")
+    assert accepts(call)
+    assert accepts(call, parallel=False)
+    assert not accepts(call.replace("stop", "halt"))
+    assert not accepts(call[:-1].rstrip("\n"), parallel=False) or not shape.closing + shape.after
+    broken = call.replace("stop", "open_file")
+    assert not accepts(broken)
