@@ -11,6 +11,25 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 
+class Stop(threading.Event):
+    """An event that calls what it was told, in the thread that sets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._call: Callable[[], None] | None = None
+
+    def tell(self, call: Callable[[], None]) -> None:
+        """Call this once the event is set, or now if it is."""
+        self._call = call
+        if self.is_set():
+            call()
+
+    def set(self) -> None:
+        super().set()
+        if self._call is not None:
+            self._call()
+
+
 async def in_thread(
     produce: Callable[[threading.Event], Iterator[_T]],
 ) -> AsyncGenerator[_T, None]:
@@ -21,7 +40,7 @@ async def in_thread(
     """
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[tuple[bool, Any]] = asyncio.Queue()
-    stop = threading.Event()
+    stop = Stop()
 
     def hand(done: bool, value: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: its program ends, nobody listens

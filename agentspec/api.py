@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import threading
-import time
-import weakref
 from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
-from contextlib import aclosing, closing, contextmanager, suppress
+from contextlib import aclosing, closing, contextmanager
 from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,44 +14,43 @@ from agentspec.aio import in_thread
 from agentspec.answer import Answer, TokenEvent
 from agentspec.backends.base import Backend, Tokenizer
 from agentspec.chat import constraint as grammars
-from agentspec.chat.first_call import FirstCall
-from agentspec.chat.stream import AnswerDelta, AnswerStream
+from agentspec.chat.stream import AnswerStream
 from agentspec.chat.template import ChatTemplate, encode_chat, encode_prompt
 from agentspec.chat.tools.base import CallFormat
 from agentspec.chat.tools.hermes_json import HermesJson
 from agentspec.control.cost import CostCurve
 from agentspec.control.rows import ANY_ROWS, RowClass
 from agentspec.drafting import Drafting
-from agentspec.engine.decode import decode
-from agentspec.engine.panel import Panel
-from agentspec.engine.sampling import Sampler, SeededChance
-from agentspec.engine.session import LiveSequence
-from agentspec.engine.sessions import SlotState
+from agentspec.engine.sampling import SeededChance
+from agentspec.engine.sessions import SessionPool, Slot, SlotState
 from agentspec.engine.stats import TurnStats
-from agentspec.engine.stop import StopRule
 from agentspec.errors import (
     AgentspecError,
     ContextOverflowError,
     EngineClosedError,
     InvalidRequestError,
 )
+from agentspec.generation import Generation
 from agentspec.propose.draft_model import DraftModel
 from agentspec.request import Request, parse_request
-from agentspec.turns import Ticket, Turnstile
+from agentspec.scheduler import Scheduler
 from agentspec.types import Constraint, Proposer, TurnContext
-from agentspec.wire import Chunk, Completion, TokenLogprob, Tool, TopLogprob
+from agentspec.wire import Chunk, Completion, Tool
 
 if TYPE_CHECKING:
     from agentspec.context.library import Library
 
+_LEAST_CHUNK = 32
+
 
 class Engine:
-    """A loaded target, its proposers and one live sequence that successive turns share.
+    """A loaded target, its proposers and the live sequences that successive turns share.
 
-    Thread-safe: concurrent requests queue. Use it as a context manager, or call `close`.
-    `chunk` is the most prompt tokens per pass: a cancel is heard between chunks. With a `cost`
-    curve the draft length follows cost and learned acceptance, else it is fixed. `speculation`
-    is what requests do that do not say.
+    Thread-safe: up to `max_sessions` requests take passes in turn, others queue; in exact mode one
+    at a time, since rounding depends on what else is in the cache. Use it as a context manager, or
+    call `close`. `chunk` is the most prompt tokens per pass. With a `cost` curve the draft length
+    follows cost and learned acceptance, else it is fixed. `speculation` is what requests do that
+    do not say.
     """
 
     def __init__(
@@ -86,40 +82,39 @@ class Engine:
         self.cost = cost
         self._max_tokens = max_tokens
         self._chunk = chunk
-        self._sequence = LiveSequence(target, chunk=chunk)
-        self._drafting = Drafting(
+        pool = SessionPool(target, 1 if exact else max_sessions, chunk=chunk)
+        self._scheduler = Scheduler(pool)
+        self._seats = self._seated(library)
+        self._library = library
+        self._encode_file = lru_cache(maxsize=256)(target.tokenizer.encode)
+
+    def _seated(self, library: Library | None) -> list[Drafting]:
+        """The proposers of each slot; a draft model with fewer sequences serves the first ones."""
+        slots, draft, target = self._scheduler.pool.slots, self.draft, self.target
+        models: list[DraftModel | None] = [None] * len(slots)
+        for slot in slots[: draft.capabilities.max_seqs if draft is not None else 0]:
+            assert draft is not None
+            model = models[slot.id] = DraftModel(draft, target_vocab=target.vocab_size)
+            slot.follower = model.sequence
+        first = Drafting(
             target.tokenizer,
-            cost=cost,
-            draft=DraftModel(draft, target_vocab=target.vocab_size) if draft else None,
-            rows=rows,
+            cost=self.cost,
+            draft=models[0],
+            rows=self.rows,
             # rows of a tree pass differ by rounding from those of a chain: not in exact mode
-            leaves=1 if exact else target.capabilities.max_leaves,
+            leaves=1 if self.exact else target.capabilities.max_leaves,
             more=[library.corpus] if library is not None else [],
         )
-        self._library = library
-        self._turn = Turnstile()
-        self._cancelled = False  # no threading.Event: Ctrl-C inside of one leaves its lock taken
-        self._closed = False
-        self._running: Answer | None = None
-        self.max_sessions = max_sessions
-        self._encode_file = lru_cache(maxsize=256)(target.tokenizer.encode)
+        return [first, *(first.seat(model) for model in models[1:])]
 
     @property
     def tokens(self) -> list[int]:
-        """The committed tokens of the live sequence: the last prompt and its answer."""
-        return list(self._sequence.tokens)
+        """The committed tokens of the live sequence that was used last: a prompt, its answer."""
+        return list(self._scheduler.pool.latest.sequence.tokens)
 
     def slots(self) -> list[SlotState]:
-        """What each live sequence holds and does at this moment; may be asked while it runs."""
-        answer = self._running
-        held = len(self._sequence.tokens)
-        if answer is None:
-            return [SlotState(0, held)]
-        stats = answer.stats
-        read = min(self._sequence.cached, stats.prompt_tokens)
-        return [
-            SlotState(0, held, True, answer.id, stats.prompt_tokens, read, stats.tokens),
-        ]
+        """What each live sequence holds and does at this moment; may be asked while they run."""
+        return self._scheduler.slots()
 
     @classmethod
     def load(
@@ -152,9 +147,9 @@ class Engine:
     def stream(self, messages: object, **options: Any) -> Iterator[Chunk]:
         """The same answer in chunks, one per token that shows something.
 
-        The request is checked at once; the engine is held from the first chunk with text until
-        the stream ends or is closed. Raises as `complete` does, and EngineClosedError when the
-        engine is closed before the stream has ended.
+        The request is checked at once; it holds a live sequence from the first chunk with text
+        until the stream ends or is closed. Raises as `complete` does, and EngineClosedError when
+        the engine is closed before the stream has ended.
         """
         answer, events = self.begin(parse_request(messages, **options))
         return answer.chunks(events)
@@ -203,41 +198,26 @@ class Engine:
 
         The borrower drops the sequences it opens. Raises EngineClosedError.
         """
-        ticket = Ticket()
-        try:
-            self._turn.acquire(ticket)
-            if self._closed:
-                raise EngineClosedError("the engine was closed; load it again")
-            self._sequence.close()
-            try:
-                yield self.target
-            finally:
-                self._sequence = LiveSequence(self.target, chunk=self._chunk)
-        finally:
-            self._turn.release(ticket)
+        if self._scheduler.closed:
+            raise EngineClosedError("the engine was closed; load it again")
+        with self._scheduler.alone() as backend:
+            yield backend
 
     def cancel(self) -> None:
-        """Stop the running request within one pass; it raises CancelledError."""
-        self._cancelled = True
+        """Stop all running requests within their pass; each raises CancelledError."""
+        self._scheduler.cancel_all()
 
     def close(self) -> None:
         """Free the models. Safe to call twice.
 
-        The running request ends with CancelledError, those that wait and streams that were begun
-        with EngineClosedError.
+        Requests that run, wait or were begun end with CancelledError or EngineClosedError.
         """
-        self._closed = True
-        self._cancelled = True
-        ticket = Ticket()
-        self._close_idle_stream()
-        try:
-            self._turn.acquire(ticket, nudge=self._close_idle_stream)
+        with self._scheduler.ending():
             self._keep()
+            self._scheduler.pool.close()
             for backend in (self.draft, self.target):
                 if backend is not None:
                     backend.close()
-        finally:
-            self._turn.release(ticket)
 
     def _keep(self) -> None:
         """Write what was learned about this device and this workspace; failing costs speed."""
@@ -245,7 +225,7 @@ class Engine:
             self.cost.save()
             self.cost = None
         if self._library is not None:
-            self._library.keep(self._sequence.tokens)
+            self._library.keep(self.tokens)
             self._library = None
 
     def release_draft(self) -> None:
@@ -254,18 +234,12 @@ class Engine:
         For one that does not pay: `speculation.notes` says when. Raises EngineClosedError.
         """
         with self.borrowed():
-            self._drafting.drop_draft()
+            for seat, slot in zip(self._seats, self._scheduler.pool.slots, strict=True):
+                seat.drop_draft()
+                slot.follower = None
             if self.draft is not None:
                 self.draft.close()
                 self.draft = None
-
-    def _close_idle_stream(self) -> None:
-        """Take the turn from a stream that is not being read: it would never hear the cancel."""
-        holder = self._turn.holder()
-        events = holder.stream() if holder is not None and holder.stream is not None else None
-        if events is not None and inspect.getgeneratorstate(events) == inspect.GEN_SUSPENDED:
-            with suppress(ValueError):  # its reader came back at this moment
-                events.close()
 
     def __enter__(self) -> Engine:
         return self
@@ -290,10 +264,11 @@ class Engine:
         """The answer to a parsed request, still empty, and its tokens, computed as they are read.
 
         Everything that can be refused is refused here. `Answer.add` takes a token in; setting
-        `stop`, in any thread, ends the generator within one pass with CancelledError. Raises
-        EngineClosedError, InvalidRequestError and ContextOverflowError.
+        `stop`, in any thread, ends the generator before its next pass with CancelledError, and
+        within a pass if it is an `agentspec.aio.Stop`. Raises EngineClosedError,
+        InvalidRequestError and ContextOverflowError.
         """
-        if self._closed:
+        if self._scheduler.closed:
             raise EngineClosedError("the engine was closed; load it again")
         if request.speculation.exact and not self.exact:
             raise InvalidRequestError(
@@ -307,17 +282,30 @@ class Engine:
         if len(prompt) >= n_ctx:
             raise ContextOverflowError(len(prompt), n_ctx)
         answer = Answer(self.model, TurnStats(prompt_tokens=len(prompt)))
-        most = min(request.max_tokens or self._max_tokens, n_ctx - len(prompt))
         thinking = self._thinking(request, prompt)
         constraint = self._constraint(request, thinking)
         answer.stats.notes += getattr(constraint, "notes", ())
         parser = self._format.parser(request.tools) if tools else None
-        text = AnswerStream(request.stop, parser=parser, thinking=thinking)
-        ticket = Ticket()
-        steps = self._steps(request, prompt, most, constraint, text, answer, stop)
-        events = self._run(ticket, steps, answer)
-        ticket.stream = weakref.ref(events)
-        return answer, self._whole(events, answer)
+        generation = Generation(
+            request,
+            prompt,
+            answer,
+            AnswerStream(request.stop, parser=parser, thinking=thinking),
+            scheduler=self._scheduler,
+            seats=self._seats,
+            proposers=self._proposers,
+            context=self._turn_context,
+            constraint=constraint,
+            max_tokens=min(request.max_tokens or self._max_tokens, n_ctx - len(prompt)),
+            rows=self.rows,
+            chunk=self._chunk,
+            shared_chunk=self._chunk if self.exact else max(_LEAST_CHUNK, self._chunk // 4),
+            finished=self._finished,
+        )
+        return answer, generation.start(stop)
+
+    def _finished(self, generation: Generation, slot: Slot) -> None:
+        self.last_stats = generation.answer.stats
 
     def _prompt(self, request: Request, tools: Sequence[Tool]) -> list[int]:
         """The token ids of a request's messages or of its raw prompt."""
@@ -336,132 +324,12 @@ class Engine:
             bos_id=bos,
         )
 
-    def _whole(
-        self, events: Generator[TokenEvent, None, None], answer: Answer
-    ) -> Generator[TokenEvent, None, None]:
-        """The events to the answer's end: one closed underneath never passes for a whole one."""
-        problem = "the engine was closed before the answer was complete; the text so far stands"
-        try:
-            with closing(events):
-                yield from events
-            if answer.ended is None:
-                raise EngineClosedError(problem)
-        except AgentspecError as error:
-            error.partial = answer.text
-            raise
-        except ValueError as error:
-            if self._closed:  # "generator already executing": by `close` in another thread
-                raise EngineClosedError(problem) from error
-            raise
-
-    def _run(
-        self, ticket: Ticket, steps: Generator[TokenEvent, None, None], answer: Answer
-    ) -> Generator[TokenEvent, None, None]:
-        """The steps of one answer while its ticket holds the turn."""
-        try:
-            self._turn.acquire(ticket)
-            self._cancelled = False
-            if self._closed:  # looked at last: `close` sets both
-                raise EngineClosedError("the engine was closed while the request waited")
-            self._running = answer
-            with closing(steps):
-                yield from steps
-        finally:
-            if self._running is answer:
-                self._running = None
-            self._turn.release(ticket)
-
-    def _steps(
-        self,
-        request: Request,
-        prompt: Sequence[int],
-        max_tokens: int,
-        constraint: Constraint | None,
-        text: AnswerStream,
-        answer: Answer,
-        stop: threading.Event | None,
-    ) -> Generator[TokenEvent, None, None]:
-        tokenizer, stats = self.target.tokenizer, answer.stats
-        deltas: list[list[AnswerDelta]] = []
-
-        first = FirstCall() if request.tools and not request.parallel_tool_calls else None
-
-        def watch(token: int) -> bool:
-            deltas.append(shown(text.feed(tokenizer.piece(token))))
-            return text.stopped is not None or (first is not None and first.done)
-
-        def shown(found: list[AnswerDelta]) -> list[AnswerDelta]:
-            return found if first is None else first.cut(found)
-
-        def cancelled() -> bool:
-            return self._cancelled or (stop is not None and stop.is_set())
-
-        started = time.perf_counter()
-        rule = StopRule(
-            max_tokens=max_tokens,
-            eos_ids=tokenizer.eos_ids,
-            stop_token_ids=request.stop_token_ids,
-            watch=watch,
-        )
-        chance = SeededChance(request.sampling.seed)
-        sampler = Sampler(request.sampling, chance, prompt=prompt, constraint=constraint)
-        stats.explaining = request.speculation.explain
-        proposers = self._proposers(request)
-        panel = Panel(
-            proposers,
-            stats,
-            constraint=constraint,
-            forced=request.speculation.k if proposers else 0,
-        )
-        steps = decode(
-            self._sequence,
-            panel,
-            self._drafting.controller(proposers, request.speculation.k),
-            sampler,
-            rule,
-            stats,
-            rows=self.rows,
-            cancelled=cancelled,
-        )
-        try:
-            with stats.timing("prefill"):
-                stats.cached_tokens = self._sequence.start(prompt, cancelled=cancelled)
-            if proposers:
-                with stats.timing("draft"):
-                    if self._library is not None:
-                        self._library.refresh()
-                    panel.begin(self._turn_context(request, prompt, chance))
-            at = 0
-            for verdict in steps:
-                if verdict.finish is not None:
-                    # an end-of-text token has no text of its own, what was held back is its part
-                    deltas += [[] for _ in range(len(verdict.tokens) - len(deltas))]
-                    deltas[-1] += shown(text.finish())
-                sources = verdict.sources
-                for i, token in enumerate(verdict.tokens):
-                    source = sources[i] if i < len(sources) else None
-                    logprob = self._logprob(token, sampler, at)
-                    at += 1
-                    stats.total_seconds = time.perf_counter() - started
-                    yield TokenEvent(token, tuple(deltas[i]), source, logprob)
-                deltas.clear()
-                if verdict.finish is not None:
-                    answer.ended = verdict.finish
-        finally:
-            stats.total_seconds = time.perf_counter() - started
-            stats.notes += self._drafting.warnings()
-            self.last_stats = stats
-            try:
-                steps.close()
-            finally:
-                self._sequence.settle()
-
-    def _proposers(self, request: Request) -> list[Proposer]:
+    def _proposers(self, request: Request, seat: Drafting) -> list[Proposer]:
         wanted = request.speculation
         enabled = self.speculation if wanted.enabled is None else wanted.enabled
         if not enabled or wanted.k == 0:
             return []
-        return self._drafting.proposers(lookup=wanted.lookup, draft_model=wanted.draft_model)
+        return seat.proposers(lookup=wanted.lookup, draft_model=wanted.draft_model)
 
     def _turn_context(
         self, request: Request, prompt: Sequence[int], chance: SeededChance
@@ -489,17 +357,6 @@ class Engine:
             shape=self._format.shape,
             thinking=thinking,
         )
-
-    def _logprob(self, token: int, sampler: Sampler, at: int) -> TokenLogprob | None:
-        if sampler.params.logprobs is None:
-            return None
-        own, best = sampler.logprobs[at]
-        top = [TopLogprob(**self._named(t), logprob=lp) for t, lp in best]
-        return TokenLogprob(**self._named(token), logprob=own, top_logprobs=top)
-
-    def _named(self, token: int) -> dict[str, Any]:
-        piece = self.target.tokenizer.piece(token)
-        return {"token": piece.decode("utf-8", "replace"), "bytes": list(piece)}
 
 
 def _adds_bos(tokenizer: Tokenizer) -> bool:

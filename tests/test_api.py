@@ -261,7 +261,7 @@ def with_drafts(chat: Any, law: Any, seed: int, **options: Any) -> Any:
             run.append(token)
         return run[len(tokens) :]
 
-    engine._proposers = lambda request: (
+    engine._proposers = lambda request, seat: (
         [ScriptedProposer(guess)] if request.speculation.enabled is not False else []
     )
     return engine

@@ -149,7 +149,7 @@ def test_a_failing_proposer_is_left_out_and_noted(chat: Any, monkeypatch: Any) -
     def begin(turn: TurnContext) -> None:
         raise RuntimeError("no index")
 
-    monkeypatch.setattr(engine._drafting.proposers()[0], "begin", begin)
+    monkeypatch.setattr(engine._seats[0].proposers()[0], "begin", begin)
     answer = engine.complete(HI)
     assert answer.text == "abcd " * 5
     assert answer.speculation.notes == [
@@ -163,10 +163,11 @@ def test_a_sequence_that_cannot_be_put_right_does_not_keep_the_engine(chat: Any)
     def settle() -> None:
         raise RuntimeError("settle failed")
 
-    engine._sequence.settle = settle
+    sequence = engine._scheduler.pool.slots[0].sequence
+    sequence.settle = settle
     with pytest.raises(RuntimeError, match="settle failed"):
         engine.complete(HI)
-    del engine._sequence.settle
+    del sequence.settle
     assert engine.complete(HI).text == "abc"
 
 
@@ -175,7 +176,7 @@ def test_a_borrower_that_leaves_sequences_open_does_not_keep_the_engine(chat: An
     with pytest.raises(BackendError, match="in use"), engine.borrowed() as backend:  # noqa: PT012
         for _ in range(8):
             backend.open()
-    assert engine._turn.holder() is None
+    assert not any(slot.busy for slot in engine.slots())
     engine = chat.engine(chat.writing("abc"))
     assert engine.complete(HI).text == "abc"
     with engine.borrowed() as backend:

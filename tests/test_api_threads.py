@@ -70,7 +70,11 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 def waiting(engine: Any) -> int:
-    return len(engine._turn._line)
+    return len(engine._scheduler._entrance.inside) + engine._scheduler.waiting
+
+
+def idle(engine: Any) -> bool:
+    return not any(slot.busy for slot in engine.slots()) and waiting(engine) == 0
 
 
 def ask(n: int) -> list[dict[str, str]]:
@@ -186,9 +190,9 @@ def test_an_abandoned_stream_frees_the_engine(chat: Any, how: str) -> None:
             join(start(gc.collect))
         else:
             del stream
-    assert engine._turn.holder() is None
+    assert idle(engine)
     assert engine.complete(HI).text == "abcdef"
-    assert engine.tokens[:-1] == engine.target.caches[engine._sequence.seq]
+    assert engine.tokens[:-1] == engine.target.caches[0]
 
 
 def test_a_kept_traceback_does_not_keep_the_engine(chat: Any, monkeypatch: Any) -> None:
@@ -207,7 +211,7 @@ def test_a_kept_traceback_does_not_keep_the_engine(chat: Any, monkeypatch: Any) 
     monkeypatch.setattr(Answer, "add", add)
     with pytest.raises(KeyboardInterrupt) as kept:  # as sys.last_traceback keeps it
         engine.complete(HI)
-    assert engine._turn.holder() is None
+    assert idle(engine)
     assert engine.complete(HI).text == "abcdef"
     assert kept.traceback
 
@@ -332,7 +336,7 @@ def test_an_interrupt_anywhere_leaves_a_usable_engine(
         with pytest.raises(error):
             engine.complete(HI, max_tokens=9)
         engine.target.behind = engine.target.before = None
-        assert engine._turn.holder() is None
+        assert idle(engine)
         assert engine.complete(HI, max_tokens=9).text == expected
         more = [*HI, {"role": "assistant", "content": "ok"}, {"role": "user", "content": "on"}]
         fresh = chat.engine(law).complete(more, max_tokens=9).text
@@ -387,7 +391,7 @@ def test_a_cancelled_task_stops_within_a_pass(chat: Any) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.to_thread(wait_for, lambda: engine._turn.holder() is None)
+        await asyncio.to_thread(wait_for, lambda: idle(engine))
         made = len(engine.target.passes)
         await asyncio.sleep(0.03)
         assert len(engine.target.passes) == made
@@ -408,7 +412,7 @@ def test_leaving_an_async_stream_frees_the_engine(chat: Any) -> None:
             n += 1
             if n == 4:
                 break
-        await asyncio.to_thread(wait_for, lambda: engine._turn.holder() is None)
+        await asyncio.to_thread(wait_for, lambda: idle(engine))
 
     asyncio.run(main())
     assert len(engine.target.passes) < 1000
@@ -447,7 +451,7 @@ def test_a_task_cancelled_while_it_waits_leaves_the_line(chat: Any) -> None:
     asyncio.run(main())
     passes = len(engine.target.passes)
     list(stream)
-    wait_for(lambda: engine._turn.holder() is None)
+    wait_for(lambda: idle(engine))
     assert len(engine.target.passes) - passes <= 3  # the cancelled one computed nothing
     assert engine.complete(HI).text == "abc"
 

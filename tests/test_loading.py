@@ -79,7 +79,7 @@ def test_wrap_and_description(load: Any, tiny: Any) -> None:
     with load(tiny("dense"), wrap=Recorder, max_tokens=4) as engine:
         assert isinstance(engine.target, Recorder)
         assert engine.complete(HI).usage.completion_tokens == 4
-        engine._sequence.backend.end_turn([])
+        engine.target.end_turn([])
         assert engine.target.turns[0].events  # its passes, and none of the calibration's
     assert set(loading.describe(Settings())) >= {"n_ctx", "exact", "speculation"}
 

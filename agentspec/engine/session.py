@@ -25,9 +25,12 @@ class LiveSequence:
     next pass. `_valid` counts the cached tokens known to be committed ones, so that `settle`
     can put the cache right after an exception at any point. The rows of a tree are not in the
     cache before one branch is committed, so there `_valid` counts none of them.
+
+    Where a cache cannot be cut anywhere, the states at the last `marks` places that prompts named
+    are kept: a text that parts from this one behind such a place begins there.
     """
 
-    def __init__(self, backend: Backend, *, chunk: int = 512) -> None:
+    def __init__(self, backend: Backend, *, chunk: int = 512, marks: int = 0) -> None:
         self.backend = backend
         self.tokens: list[int] = []
         self._chunk = min(chunk, backend.max_rows)
@@ -36,6 +39,12 @@ class LiveSequence:
         self._saved: Checkpoint | None = None
         self._tree = False
         self._checkpoints = backend.capabilities.rollback is Rollback.CHECKPOINT
+        self._most_marks = marks if self._checkpoints or bool(getattr(backend, "n_swa", 0)) else 0
+        self._marks: list[Checkpoint] = []
+        self._stops: list[int] = []
+        self._closed = False
+        self.low = 0
+        """The shortest the cache has been since somebody raised this; others may share cells."""
 
     @property
     def seq(self) -> SeqId:
@@ -71,18 +80,76 @@ class LiveSequence:
         Returns the number of reused tokens. Raises ContextOverflowError, and CancelledError when
         `cancelled` says so between two chunks.
         """
+        reused = self.begin(prompt)
+        while self.unread:
+            if cancelled():
+                raise CancelledError("generation was cancelled while the prompt was read")
+            self.read()
+        return reused
+
+    def begin(self, prompt: Sequence[int], marks: Sequence[int] = ()) -> int:
+        """`start` without reading; `marks` are lengths of the prompt to keep the state at.
+
+        Returns the number of reused tokens. Raises ContextOverflowError.
+        """
         if not prompt:
             raise InvalidRequestError("the prompt has no tokens", param="messages")
         if len(prompt) >= self.backend.n_ctx:
             raise ContextOverflowError(len(prompt), self.backend.n_ctx)
         try:
             self.adopt(prompt)
-            reused = self._valid
-            self._fill(len(prompt) - 1, cancelled)
         except BaseException:
             self.settle()
             raise
-        return reused
+        self._stops = sorted(m for m in marks if self._valid < m < len(prompt))
+        return self._valid
+
+    @property
+    def unread(self) -> int:
+        """Committed tokens that must be in the cache before the next `verify`, and are not."""
+        return max(0, len(self.tokens) - 1 - self._valid)
+
+    def read(self, most: int | None = None) -> None:
+        """One pass over unread tokens, at most so many. Raises what the backend does."""
+        upto = min(self._valid + min(most or self._chunk, self._chunk), len(self.tokens) - 1)
+        if self._most_marks and self._stops:
+            upto = min(upto, self._stops[0])
+        try:
+            self._pass(upto)
+            if self._stops and self._valid >= self._stops[0]:
+                self._mark(self._stops.pop(0))
+        except BaseException:
+            self.settle()
+            raise
+
+    def reusable(self, prompt: Sequence[int]) -> int:
+        """Tokens of a prompt that would not be read again."""
+        same = _common_prefix(self.tokens[: self._valid], prompt[:-1])
+        if same == self._valid or not (self._checkpoints or self._most_marks):
+            return same
+        return max((mark.length for mark in self._marks if mark.length <= same), default=0)
+
+    def share(self, other: LiveSequence, length: int) -> None:
+        """Begin as the first `length` tokens of another sequence, whose cells are shared.
+
+        They must be in its cache, and the backend must be able to cut there.
+        """
+        self.tokens, self._valid, self.low = [], 0, 0
+        self._marks.clear()
+        self.backend.drop(self._seq)
+        self._seq = self.backend.fork(other.seq)
+        try:
+            if self.backend.length(self._seq) > length:
+                self.backend.rollback(self._seq, length)
+        except BaseException:
+            self._clear()
+            raise
+        self.tokens, self._valid = other.tokens[: length + 1], length
+
+    def unload(self) -> None:
+        """Free the cache and keep the tokens: they are read again before the next pass."""
+        if not self._closed:
+            self._clear()
 
     def verifiable(self, draft: Draft) -> Draft:
         """What of a draft the backend can verify: of a tree the leaves it takes, maybe one."""
@@ -153,6 +220,8 @@ class LiveSequence:
 
         The cache keeps what still holds, never the last token.
         """
+        if self._closed:
+            return
         have = min(self._valid, self.backend.length(self._seq))
         cached = max(0, min(have, length, length + len(tokens) - 1))
         cut = cached < self._valid
@@ -164,9 +233,12 @@ class LiveSequence:
 
     def settle(self) -> None:
         """Make cache and committed tokens agree after whatever happened."""
+        if self._closed:
+            return
         keep = min(self._valid, len(self.tokens) - 1, self.backend.length(self._seq))
         keep = max(keep, 0)
         self._valid = keep
+        self._stops = []
         try:
             self._rewind(keep, refill=False)
         except AgentspecError as error:
@@ -177,7 +249,10 @@ class LiveSequence:
         self._tree = False
 
     def close(self) -> None:
-        self.backend.drop(self._seq)
+        """Free the sequence; whatever is called afterwards does nothing to the backend."""
+        if not self._closed:
+            self._closed = True
+            self.backend.drop(self._seq)
 
     def _rewind(self, length: int, *, refill: bool = True) -> None:
         """Cut the cache to `length` committed tokens, by the cheapest way the backend has."""
@@ -190,28 +265,50 @@ class LiveSequence:
             elif saved is not None and saved.length <= length:
                 self.backend.restore(saved)
             else:
-                self._clear()
+                self._return_to_mark(length)
         except RollbackError as error:
             _log.info("cache rebuilt from its tokens: %s", error)
-            self._clear()
+            self._return_to_mark(length)
         self._valid = self.backend.length(self._seq)
+        self.low = min(self.low, self._valid)
+        self._marks = [mark for mark in self._marks if mark.length <= self._valid]
         if refill:
             self._fill(length)
 
-    def _fill(self, length: int, cancelled: Callable[[], bool] = lambda: False) -> None:
-        """Prefill committed tokens up to `length`, in chunks so that a cancel is heard."""
+    def _fill(self, length: int) -> None:
+        """Compute committed tokens up to `length`, a chunk in each pass."""
         while self._valid < length:
-            if cancelled():
-                raise CancelledError("generation was cancelled while the prompt was read")
-            upto = min(self._valid + self._chunk, length)
-            part = self.tokens[self._valid : upto]
-            self.backend.forward([Rows(self._seq, part, logits_from=len(part))])
-            self._valid = upto
+            self._pass(min(self._valid + self._chunk, length))
+
+    def _pass(self, upto: int) -> None:
+        part = self.tokens[self._valid : upto]
+        self.backend.forward([Rows(self._seq, part, logits_from=len(part))])
+        self._valid = upto
+
+    def _mark(self, length: int) -> None:
+        """Keep the state at this length, where it cannot be cut back to."""
+        if self._most_marks and self._valid == length:
+            self._marks.append(self.backend.checkpoint(self._seq))
+            del self._marks[: -self._most_marks]
+
+    def _return_to_mark(self, length: int) -> None:
+        """Restore the last kept state of at most this length, else begin anew."""
+        while self._marks:
+            mark = self._marks[-1]
+            if mark.length <= length:
+                try:
+                    self.backend.restore(mark)
+                    return
+                except RollbackError as error:
+                    _log.info("a kept state is of no use: %s", error)
+            self._marks.pop()
+        self._clear()
 
     def _clear(self) -> None:
+        self._marks.clear()
+        self._valid = self.low = 0
         self.backend.drop(self._seq)
         self._seq = self.backend.open()
-        self._valid = 0
 
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

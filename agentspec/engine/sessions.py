@@ -1,8 +1,21 @@
-"""The live sequences of an engine, which requests take one at a time."""
+"""The live sequences of an engine: each request has one to itself, chosen by what it holds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+from agentspec.backends.base import Backend, Rollback
+from agentspec.engine.session import LiveSequence
+from agentspec.engine.stats import TurnStats
+
+_WORTH = 16
+"""Tokens of a shared prefix from which on it decides where a request goes."""
+_SPARE = 256
+"""Tokens at the end of a conversation that may be replaced without keeping the old ones."""
+_AHEAD = 256
+"""Cells that are set aside for a running request at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +32,222 @@ class SlotState:
     prompt_tokens: int = 0
     prompt_read: int = 0
     generated: int = 0
+
+
+class Task(Protocol):
+    """Who holds a slot: the older of two (smaller `age`) is served first."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def age(self) -> int: ...
+
+    @property
+    def stats(self) -> TurnStats: ...
+
+
+class Slot:
+    """One live sequence and who holds it. `follower` is a draft model's, kept where this one is."""
+
+    def __init__(self, number: int, sequence: LiveSequence) -> None:
+        self.id = number
+        self.sequence = sequence
+        self.follower: LiveSequence | None = None
+        self.task: Task | None = None
+        self.used = 0
+        """When it was last taken: a count of requests."""
+        self.need = 0
+        """Cells set aside for the task."""
+        self.base: Slot | None = None
+        self.shared = 0
+        """Cells at the beginning that are those of `base`."""
+
+    def state(self) -> SlotState:
+        """As of now; may be asked at any time."""
+        task, held = self.task, self.sequence.cached
+        if task is None:
+            return SlotState(self.id, held)
+        stats = task.stats
+        read = min(held, stats.prompt_tokens)
+        return SlotState(self.id, held, True, task.id, stats.prompt_tokens, read, stats.tokens)
+
+
+class SessionPool:
+    """Up to `count` live sequences over one backend, whose cache of `n_ctx` cells they share.
+
+    A request goes where most of its prompt is; a sequence that it would cut short is copied
+    instead, where the backend shares the cells of copies and another sequence is idle. Idle ones
+    are forgotten, the longest unused first, when cells run out. `marks` is that of LiveSequence.
+
+    `choose` is called by one thread at a time, all that changes a sequence by the thread whose
+    turn it is.
+    """
+
+    def __init__(self, backend: Backend, count: int, *, chunk: int = 512, marks: int = 0) -> None:
+        self.backend = backend
+        self._chunk, self._marks = chunk, marks
+        can = backend.capabilities
+        self._shares = can.rollback is Rollback.TRIM and not getattr(backend, "n_swa", 0)
+        count = max(1, min(count, can.max_seqs))
+        self.slots = [Slot(i, self._new()) for i in range(count)]
+        self._clock = 0
+
+    @property
+    def latest(self) -> Slot:
+        """The slot that was taken last."""
+        return max(self.slots, key=lambda slot: slot.used)
+
+    @property
+    def running(self) -> list[Slot]:
+        """Slots that requests hold."""
+        return [slot for slot in self.slots if slot.task is not None]
+
+    # taking a slot
+
+    def choose(self, task: Task, prompt: Sequence[int]) -> Slot | None:
+        """The slot for a prompt, now held by the task; None while there is none or no room."""
+        idle = [slot for slot in self.slots if slot.task is None]
+        need = self._ahead(len(prompt))
+        if not idle or not self._fits(need - self._prefix_of_others(prompt)):
+            return None
+        slot = self._best(prompt, idle)
+        self._clock += 1
+        slot.used, slot.need = self._clock, need
+        slot.task = task  # last: from here on it is held
+        return slot
+
+    def give_back(self, task: Task) -> None:
+        """Let go of whatever the task holds."""
+        for slot in self.slots:
+            if slot.task is task:
+                slot.need = 0
+                slot.task = None
+
+    def open(self, slot: Slot, prompt: Sequence[int], marks: Sequence[int] = ()) -> int:
+        """Make a prompt the tokens of a chosen slot; the number of tokens that are cached."""
+        own = slot.sequence.reusable(prompt)
+        source = max(self.slots, key=lambda other: other.sequence.reusable(prompt))
+        common = source.sequence.reusable(prompt)
+        if source is not slot and self._shares and common >= own + _WORTH:
+            self._follow_cuts()
+            slot.sequence.share(source.sequence, common)
+            self._follow_cuts()
+            slot.base, slot.shared, slot.sequence.low = source, common, common
+        reused = slot.sequence.begin(prompt, marks)
+        self._follow_cuts()
+        return reused
+
+    def _best(self, prompt: Sequence[int], idle: list[Slot]) -> Slot:
+        """Among idle slots: the one that holds the prefix, or one to copy it to or read it into."""
+        prefix = {slot: slot.sequence.reusable(prompt) for slot in self.slots}
+        oldest = min(idle, key=lambda slot: (slot.sequence.cached > 0, slot.used))
+        best = max(idle, key=lambda slot: (prefix[slot], slot.used))
+        if prefix[best] < _WORTH:
+            return oldest
+        if not self._shares:
+            return best
+        if prefix[best] + _WORTH <= max(prefix.values()):
+            return oldest  # a running one holds more of it
+        lost = best.sequence.cached - prefix[best]
+        if lost <= _SPARE or len(idle) == 1:
+            return best
+        others = [slot for slot in idle if slot is not best]
+        oldest = min(others, key=lambda slot: (slot.sequence.cached > 0, slot.used))
+        if oldest.sequence.cached == 0 or 2 * prefix[best] < best.sequence.cached:
+            return oldest
+        return best
+
+    # room
+
+    def make_room(self, slot: Slot, rows: int) -> bool:
+        """Have cells for `rows` more tokens of a running slot, forgetting idle sequences.
+
+        When there are none left, younger tasks give theirs back, to be read again later; False
+        when this one is the youngest, and has given its own back.
+        """
+        wanted = min(slot.sequence.cached + rows, self.backend.n_ctx)
+        if slot.need < wanted:
+            more = self._ahead(len(slot.sequence.tokens)) - slot.need
+            while not self._fits(more):
+                youngest = max((s for s in self.running if s.need), key=_age)
+                self._unload(youngest)
+                youngest.need = 0
+                if youngest is slot:
+                    return False
+            slot.need += more
+        while self._used() + rows > self.backend.n_ctx:
+            idle = [s for s in self.slots if s.task is None and s.sequence.cached]
+            if not idle:
+                break
+            self._unload(min(idle, key=lambda s: s.used))
+        return True
+
+    def readmit(self, slot: Slot) -> bool:
+        """Set cells aside again for a task that gave them back; False while there are none."""
+        need = self._ahead(len(slot.sequence.tokens))
+        if not self._fits(need):
+            return False
+        slot.need = need
+        return True
+
+    def _ahead(self, length: int) -> int:
+        return min(length + _AHEAD, self.backend.n_ctx)
+
+    def _fits(self, more: int) -> bool:
+        """Whether running tasks and `more` cells fit; idle sequences make room."""
+        running = self.running
+        held = sum(max(slot.need, slot.sequence.cached) for slot in running)
+        shared = sum(slot.shared for slot in running if slot.base in running)
+        return held - shared + more <= self.backend.n_ctx or not any(s.need for s in running)
+
+    def _prefix_of_others(self, prompt: Sequence[int]) -> int:
+        if not self._shares:
+            return 0
+        return max((slot.sequence.reusable(prompt) for slot in self.running), default=0)
+
+    def _used(self) -> int:
+        self._follow_cuts()
+        return sum(slot.sequence.cached - slot.shared for slot in self.slots)
+
+    def _follow_cuts(self) -> None:
+        """What was cut, or read anew, is not shared any more."""
+        for slot in self.slots:
+            low, slot.sequence.low = slot.sequence.low, slot.sequence.cached
+            slot.shared = min(slot.shared, low)
+            for other in self.slots:
+                if other.base is slot:
+                    other.shared = min(other.shared, low)
+
+    def _unload(self, slot: Slot) -> None:
+        slot.sequence.unload()
+        if slot.follower is not None:
+            slot.follower.unload()
+        self._follow_cuts()
+
+    # all of them
+
+    def clear(self) -> None:
+        """Free every sequence of the backend. `renew` has to follow."""
+        for slot in self.slots:
+            slot.sequence.close()
+
+    def renew(self) -> None:
+        """Empty sequences in the place of freed ones."""
+        for slot in self.slots:
+            slot.base, slot.shared = None, 0
+            slot.sequence = self._new()
+
+    def close(self) -> None:
+        """Let go of the backend, which is about to be closed."""
+        for slot in self.slots:
+            slot.sequence.close()
+            if slot.follower is not None:
+                slot.follower.close()
+
+    def _new(self) -> LiveSequence:
+        return LiveSequence(self.backend, chunk=self._chunk, marks=self._marks)
+
+
+def _age(slot: Slot) -> int:
+    return slot.task.age if slot.task is not None else -1

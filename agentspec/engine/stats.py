@@ -65,6 +65,8 @@ class PassCount:
 class TurnStats(PassCount):
     """Counters of one answer; times are in seconds of wall clock.
 
+    `waiting_seconds` are those in which passes of other answers ran.
+
     A position is the number of draft tokens before a token; a tree may have several tokens there.
     """
 
@@ -79,12 +81,14 @@ class TurnStats(PassCount):
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
+    waiting_seconds: float = 0.0
     total_seconds: float = 0.0
 
     @property
     def other_seconds(self) -> float:
         """Everything of the decode loop outside the models."""
         spent = self.prefill_seconds + self.draft_seconds + self.verify_seconds
+        spent += self.waiting_seconds
         return max(0.0, self.total_seconds - spent)
 
     @contextmanager
