@@ -108,7 +108,6 @@ class HarmonyMachine(JsonMachine):
         if name:
             self.certain = True
             yield from self._call(name)
-            yield from self._end()
         else:
             self.drop()
             self._thinking = header.channel.startswith("analysis")
@@ -123,9 +122,11 @@ class HarmonyMachine(JsonMachine):
         if (yield from self.then(*ENDS)):
             # A tool without arguments.
             self.call(name, "{}")
-        else:
-            self.call(name, (yield from self.arguments()))
-            yield from self.closing(*ENDS)
+            yield from self._end()
+            return
+        self.call(name, (yield from self.arguments()))
+        if (yield from self.behind(*ENDS)):
+            yield from self._end()
 
 
 class Harmony(Family):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import math
 from typing import Any, NoReturn
 
 MAX_DEPTH = 100
@@ -128,28 +129,39 @@ class ObjectScanner:
 
 
 def loads(text: str) -> Any:
-    """The value of JSON text, line feeds in strings allowed, NaN not. Raises ValueError."""
+    """The value of JSON text, line feeds in strings allowed, NaN and infinity not.
+
+    Raises ValueError.
+    """
     try:
-        return json.loads(text, strict=False, parse_constant=_no_constant)
+        return json.loads(text, strict=False, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
 
 def dump(value: object) -> str:
-    """JSON text of a value, on one line, that every encoding can carry."""
+    """JSON text of a value, on one line; half a surrogate pair becomes U+FFFD."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if is_unicode(text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def is_unicode(text: str) -> bool:
+    """False when the text holds half a surrogate pair, which no encoding can carry."""
     try:
         text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can spell
-        return json.dumps(value, allow_nan=False)
-    return text
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def object_text(source: str) -> str | None:
     """JSON text of an object as written, None when the source is something else.
 
-    null is no arguments; a string may hold the object's text. Text with line feeds in strings is
-    written anew, since it is not JSON to the letter. Raises ValueError.
+    null is no arguments; a string may hold the object's text. Written anew is what is not JSON to
+    the letter, for line feeds in its strings, and what spells half a surrogate pair, since few
+    readers of JSON take it. Raises ValueError.
     """
     value = loads(source)
     if value is None:
@@ -162,16 +174,24 @@ def object_text(source: str) -> str | None:
             return None
     if not isinstance(value, dict):
         return None
-    return source if strictly_valid(source) else dump(value)
+    halves = "\\ud" in source.lower() and not is_unicode(json.dumps(value, ensure_ascii=False))
+    return dump(value) if halves or not strictly_valid(source) else source
 
 
 def strictly_valid(text: str) -> bool:
     """True when the text is JSON to the letter."""
     try:
-        json.loads(text, parse_constant=_no_constant)
+        json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is too large")
+    return value
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -24,6 +24,7 @@ from agentspec.chat.tools.base import (
     ThinkingDelta,
     new_call_id,
 )
+from agentspec.chat.tools.json_scan import is_unicode
 from agentspec.types import CallShape
 from agentspec.wire import Tool
 
@@ -286,11 +287,6 @@ class Machine:
         self._index += 1
         self._after_call = True
         self._fresh = False
-
-
-def is_unicode(text: str) -> bool:
-    """False when the text holds half a surrogate pair, which no encoding can carry."""
-    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 class Family:

@@ -33,7 +33,7 @@ def tagged_value(
         elif mark in nested and (not text or text[-1][-1] in "\n>"):
             waits.append(nested[mark])
             text.append(mark)
-        elif mark in ends and not waits:
+        elif mark in ends and mark not in waits:
             space: list[str] = []
             while (char := (yield)) in SPACE:
                 space.append(char)

@@ -126,12 +126,11 @@ def _container(text: str, *, python: bool) -> str | None:
     """JSON text of a list or object, None when it is neither JSON nor, if allowed, Python."""
     if _depth(text) > MAX_DEPTH:
         raise Broken("too_deep")
-    if strictly_valid(text):
-        return text
     try:
-        return dump(loads(text))
+        value = loads(text)
     except ValueError:
         return from_python(text) if python else None
+    return text if strictly_valid(text) and "\\ud" not in text.lower() else dump(value)
 
 
 def _depth(text: str) -> int:
