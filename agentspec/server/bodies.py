@@ -21,7 +21,8 @@ async def read_body(request: Request, options: ServerOptions) -> bytes:
     if declared.isdecimal() and len(declared) < 20 and int(declared) > options.max_body:
         raise _too_large(options)
     try:
-        return await asyncio.wait_for(_collect(request, options), options.body_seconds)
+        async with asyncio.timeout(options.body_seconds):
+            return await _collect(request, options)
     except TimeoutError:
         raise Failure(
             408, f"the body did not arrive within {options.body_seconds:g} seconds"

@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -134,7 +135,8 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # runs between any two instructions of the main thread: only hand it over
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self.stop, sig)
+            with suppress(RuntimeError):  # the loop has ended: nothing is left to stop
+                self._loop.call_soon_threadsafe(self.stop, sig)
 
     def stop(self, sig: int = signal.SIGTERM) -> None:
         """Drain; called again, end at once. For the event loop's thread."""
@@ -149,7 +151,8 @@ class Server(uvicorn.Server):
 
     async def _drain(self) -> None:
         try:
-            await asyncio.wait_for(self._state.line.idle(), self._options.drain_seconds)
+            async with asyncio.timeout(self._options.drain_seconds):
+                await self._state.line.idle()
         except TimeoutError:
             _log.warning("answers still ran after %g s", self._options.drain_seconds)
         self._end()

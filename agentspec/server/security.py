@@ -26,6 +26,7 @@ from agentspec.server.options import ServerOptions
 _LOOPBACK_NAMES = frozenset({"localhost"})
 _MAX_KEYS = 1000
 _MAX_HEADERS = 100
+_MAX_HEADER_BYTES = 64 << 10
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -165,6 +166,8 @@ class Guard:
     def _check_host(self, scope: Scope, headers: Headers) -> None:
         if len(scope["headers"]) > _MAX_HEADERS:
             raise Failure(431, f"more than {_MAX_HEADERS} headers")
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > _MAX_HEADER_BYTES:
+            raise Failure(431, f"more than {_MAX_HEADER_BYTES} bytes of headers")
         hosts = headers.getlist("host")
         name = _host_name(hosts[0]) if len(hosts) == 1 else None
         if name is None:

@@ -77,8 +77,10 @@ class EventStream:
         ]
 
         async def give(message: dict[str, Any]) -> None:
+            # not `wait_for`: before Python 3.12 it loses a cancel that comes as the send ends
             try:
-                await asyncio.wait_for(send(message), self._send_seconds)
+                async with asyncio.timeout(self._send_seconds):
+                    await send(message)
             except TimeoutError:
                 raise ClientGoneError from None
 

@@ -1,0 +1,385 @@
+"""On a real socket: waiting, keep-alive, cancelling, draining, clients that do not behave."""
+
+from __future__ import annotations
+
+import gc
+import json
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from agentspec.backends.base import Output, Rows
+from agentspec.errors import ConfigError
+from agentspec.server.run import bind
+from agentspec.testing.scripted import ScriptedBackend
+from tests.server.conftest import HI, sse_events, wait_for
+
+httpx = pytest.importorskip("httpx2")
+
+CHAT = "/v1/chat/completions"
+API_BODIES: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": HI},
+    "/v1/completions": {"prompt": "<|im_start|>assistant\n"},
+    "/v1/responses": {"input": "hi"},
+    "/v1/messages": {"messages": HI, "max_tokens": 100},
+}
+
+
+class Gated(ScriptedBackend):
+    """Each pass waits for the gate when `gated` says so of its number."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.inside = threading.Event()
+        self.pause = 0.0
+
+    def forward(self, rows: Sequence[Rows]) -> Output:
+        self.inside.set()
+        time.sleep(self.pause)
+        assert self.gate.wait(20)
+        return super().forward(rows)
+
+
+def gated(chat: Any, reply: str = "Hello.", **options: Any) -> Any:
+    return chat.engine(chat.writing(reply), kind=Gated, **options)
+
+
+def ask(url: str, path: str = CHAT, **options: Any) -> Any:
+    return httpx.post(url + path, json={**API_BODIES[path], **options}, timeout=20)
+
+
+def raw_request(port: int, body: dict[str, Any], path: str = CHAT) -> socket.socket:
+    """A connection on which a request was sent and whose answer nobody reads."""
+    data = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(data)}\r\n\r\n"
+    )
+    sock = socket.create_connection(("127.0.0.1", port), timeout=20)
+    sock.sendall(head.encode() + data)
+    return sock
+
+
+def hang_up(sock: socket.socket) -> None:
+    sock.close()
+
+
+def quiet(server: Any) -> bool:
+    line = server.state.line
+    return not line.running and not line.waiting and not server.state.live._running
+
+
+def busy(engine: Any) -> bool:
+    return any(slot.busy for slot in engine.slots())
+
+
+def background(work: Any) -> tuple[threading.Thread, list[Any]]:
+    got: list[Any] = []
+    thread = threading.Thread(target=lambda: got.append(work()), daemon=True)
+    thread.start()
+    return thread, got
+
+
+def test_health_answers_and_real_events_come_while_a_long_prompt_is_read(
+    serve: Any, chat: Any
+) -> None:
+    engine = gated(chat, chunk=128)
+    engine.target.pause = 0.03
+    server = serve(engine)
+    long = [{"role": "user", "content": "x" * 4000}]
+    body = {"messages": long, "stream": True}
+    slowest = 0.0
+    progress = []
+    with httpx.stream("POST", server.url + CHAT, json=body, timeout=20) as answer:
+        assert answer.status_code == 200
+        text = ""
+        for part in answer.iter_text():
+            text += part
+            if "prompt_progress" in part and not engine.target.length(0) > 4000:
+                begun = time.monotonic()
+                assert httpx.get(server.url + "/health").json() == {"status": "ok"}
+                slowest = max(slowest, time.monotonic() - begun)
+    for _, chunk in sse_events(text)[:-1]:
+        assert chunk["choices"][0]["index"] == 0
+        if "prompt_progress" in chunk:
+            progress.append(chunk["prompt_progress"]["processed"])
+            assert chunk["prompt_progress"]["total"] > 4000
+    assert len(progress) > 5
+    assert progress == sorted(progress)
+    assert progress[-1] > 0
+    assert 0 < slowest < 0.5
+
+
+def test_keep_alive_events_of_each_api(serve: Any, chat: Any) -> None:
+    engine = gated(chat)
+    server = serve(engine, parallel=1)
+    engine.target.gate.clear()
+    # one is held in its first pass, the others in the line
+    asked = [
+        background(lambda path=path: ask(server.url, path, stream=True).text) for path in API_BODIES
+    ]
+    wait_for(lambda: server.state.line.waiting == 3)
+    time.sleep(0.3)
+    engine.target.gate.set()
+    for thread, got in asked:
+        thread.join(20)
+        idle = 0
+        for name, data in sse_events(got[0]):
+            idle += name in ("ping", "response.in_progress") or "prompt_progress" in data
+        assert idle >= 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_hangs_up_while_it_generates(serve: Any, chat: Any, stream: bool) -> None:
+    engine = gated(chat, "x" * 5000, max_tokens=5000)
+    server = serve(engine)
+    for path in API_BODIES:
+        engine.target.pause = 0.01
+        body = {**API_BODIES[path], "stream": stream, "speculation": False}
+        if "max_tokens" in body:
+            body["max_tokens"] = 5000
+        before = len(engine.target.passes)
+        sock = raw_request(server.port, body, path)
+        wait_for(lambda before=before: len(engine.target.passes) > before + 3)
+        hang_up(sock)
+        begun, passes = time.monotonic(), len(engine.target.passes)
+        wait_for(lambda: quiet(server))
+        assert time.monotonic() - begun < 2
+        assert len(engine.target.passes) - passes < 60
+        assert server.state.live._recent[-1].state == "cancelled"
+        engine.target.pause = 0
+        assert ask(server.url, max_tokens=2).json()["choices"][0]["message"]["content"] == "xx"
+
+
+def test_a_client_that_hangs_up_while_its_prompt_is_read(serve: Any, chat: Any) -> None:
+    engine = gated(chat, chunk=16)
+    engine.target.pause = 0.01
+    server = serve(engine)
+    for stream in (False, True):
+        before = len(engine.target.passes)
+        long = [{"role": "user", "content": f"{stream}" + "x" * 8000}]
+        sock = raw_request(server.port, {"messages": long, "stream": stream})
+        wait_for(lambda before=before: len(engine.target.passes) > before + 2)
+        hang_up(sock)
+        wait_for(lambda: quiet(server))
+        assert len(engine.target.passes) - before < 100
+    engine.target.pause = 0
+    assert ask(server.url).json()["choices"][0]["message"]["content"] == "Hello."
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_hangs_up_while_it_waits(serve: Any, chat: Any, stream: bool) -> None:
+    engine = gated(chat)
+    engine.target.gate.clear()
+    server = serve(engine)
+    thread, got = background(lambda: ask(server.url))
+    wait_for(engine.target.inside.is_set)
+    sock = raw_request(server.port, {"messages": HI, "stream": stream})
+    wait_for(lambda: server.state.line.waiting == 1)
+    hang_up(sock)
+    wait_for(lambda: server.state.line.waiting == 0)
+    assert server.state.line.running == 1
+    engine.target.gate.set()
+    thread.join(20)
+    assert got[0].status_code == 200
+    wait_for(lambda: quiet(server))
+
+
+def test_a_full_line_is_a_429_that_says_when(serve: Any, chat: Any) -> None:
+    engine = gated(chat)
+    engine.target.gate.clear()
+    server = serve(engine, max_queue=1)
+    threads = []
+    for n in range(2):
+        threads.append(background(lambda: ask(server.url)))
+        wait_for(lambda n=n: server.state.line.running + server.state.line.waiting == n + 1)
+    for path in API_BODIES:
+        answer = ask(server.url, path)
+        assert answer.status_code == 429
+        assert 1 <= int(answer.headers["retry-after"]) <= 600
+        assert "error" in answer.json()
+    assert httpx.get(server.url + "/health").status_code == 200
+    engine.target.gate.set()
+    for thread, got in threads:
+        thread.join(20)
+        assert got[0].status_code == 200
+    assert ask(server.url).status_code == 200
+
+
+def test_a_signal_drains_and_refuses_what_is_new(serve: Any, chat: Any) -> None:
+    engine = gated(chat)
+    engine.target.gate.clear()
+    server = serve(engine)
+    thread, got = background(lambda: ask(server.url))
+    wait_for(engine.target.inside.is_set)
+    server.signal()
+    wait_for(lambda: server.state.line.draining)
+    refused = ask(server.url)
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"]
+    assert httpx.get(server.url + "/health").status_code == 503
+    engine.target.gate.set()
+    thread.join(20)
+    assert got[0].json()["choices"][0]["message"]["content"] == "Hello."
+    server.thread.join(20)
+    assert not server.thread.is_alive()
+    assert server.server.ended_by is None
+
+
+@pytest.mark.parametrize("how", ["second signal", "deadline"])
+def test_an_answer_that_does_not_end_is_ended(serve: Any, chat: Any, how: str) -> None:
+    engine = gated(chat, "x" * 10_000, max_tokens=10_000)
+    engine.target.pause = 0.01
+    server = serve(engine, drain_seconds=20 if how == "second signal" else 0.2)
+    url = server.url
+    thread, got = background(lambda: ask(url, stream=True).text)
+    wait_for(lambda: len(engine.target.passes) > 3)
+    server.signal()
+    if how == "second signal":
+        wait_for(lambda: server.state.line.draining)
+        server.signal()
+    server.thread.join(10)
+    assert not server.thread.is_alive()
+    thread.join(10)
+    if got:  # told, or cut off: never a whole answer
+        assert "[DONE]" not in got[0]
+    wait_for(lambda: not busy(engine))
+
+
+def test_a_head_that_never_ends_is_cut_off(serve: Any) -> None:
+    server = serve(header_seconds=0.3)
+    first = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    for before in (b"", first):
+        sock = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+        if before:
+            sock.sendall(before)
+            assert b"200 OK" in sock.recv(4096)
+        begun = time.monotonic()
+        sock.sendall(b"GET /health HTTP/1.1\r\n")
+        while sock.recv(4096):
+            pass
+        assert time.monotonic() - begun < 5
+        sock.close()
+
+
+def test_a_body_that_never_ends_is_a_408(serve: Any) -> None:
+    server = serve(body_seconds=0.3)
+    sock = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    sock.sendall(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    )
+    assert b" 408 " in sock.recv(4096)
+    sock.close()
+
+
+def test_heads_that_are_refused(serve: Any) -> None:
+    server = serve()
+    start = b"GET /health HTTP/1.1\r\n"
+    good = start + b"Host: 127.0.0.1\r\n"
+    for head in (
+        start + b"\r\n",
+        start + b"Host: a\r\nHost: 127.0.0.1\r\n\r\n",
+        good + b"X: " + b"x" * 100_000 + b"\r\n\r\n",
+        good + b"X: x\r\n" * 150 + b"\r\n",
+        b"nonsense\r\n\r\n",
+    ):
+        sock = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+        sock.sendall(head)
+        assert sock.recv(4096).split(b" ")[1] in (b"400", b"431")
+        sock.close()
+    assert httpx.get(server.url + "/health").status_code == 200
+
+
+def test_a_client_that_reads_nothing_does_not_hold_the_engine(serve: Any, chat: Any) -> None:
+    engine = gated(chat, "x" * 3000, max_tokens=3000)
+    server = serve(engine, send_seconds=0.3)
+    sock = socket.socket()
+    sock.settimeout(20)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    sock.connect(("127.0.0.1", server.port))
+    body = {"messages": HI, "stream": True, "logprobs": True, "top_logprobs": 20}
+    data = json.dumps(body).encode()
+    sock.sendall(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json"
+        b"\r\nContent-Length: " + str(len(data)).encode() + b"\r\n\r\n" + data
+    )
+    wait_for(lambda: engine.target.passes)
+    wait_for(lambda: quiet(server))
+    assert ask(server.url, max_tokens=2).status_code == 200
+    sock.close()
+
+
+def test_a_hundred_cancelled_requests_leave_nothing_behind(serve: Any, chat: Any) -> None:
+    law = chat.hashed(3)
+    fresh = chat.engine(law).complete(HI, max_tokens=40).text
+    engine = chat.engine(law, kind=Gated, max_tokens=400, chunk=16)
+    engine.target.pause = 0.001
+    server = serve(engine)
+    counts = []
+    for n in range(100):
+        path = list(API_BODIES)[n % 4]
+        body = {**API_BODIES[path], "stream": bool(n % 3)}
+        before = len(engine.target.passes)
+        sock = raw_request(server.port, body, path)
+        if n % 5:
+            wait_for(lambda before=before, n=n: len(engine.target.passes) > before + n % 4)
+        hang_up(sock)
+        if n in (19, 99):
+            wait_for(lambda: quiet(server))
+            gc.collect()
+            wait_for(lambda: sum(t.name == "agentspec-stream" for t in threading.enumerate()) == 0)
+            counts.append(sum(isinstance(o, threading.Event) for o in gc.get_objects()))
+            counts.append(len(server.state._stops))
+            counts.append(len(engine.target.caches))
+            counts.append(busy(engine))
+    assert counts[1:4] == counts[5:8] == [0, 1, False]
+    assert counts[4] <= counts[0] + 5
+    answer = ask(server.url, max_tokens=40).json()
+    assert answer["choices"][0]["message"]["content"] == fresh
+    assert server.state.line.running == server.state.line.waiting == 0
+
+
+def test_a_port_in_use_is_said_clearly() -> None:
+    sock = bind("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    with pytest.raises(ConfigError, match=f"port {port} of 127.0.0.1 is in use"):
+        bind("127.0.0.1", port)
+    sock.close()
+    with pytest.raises(ConfigError, match="is no address of this machine"):
+        bind("no.such.host.invalid", 0)
+    with pytest.raises(ConfigError, match="cannot listen"):
+        bind("203.0.113.7", 0)
+
+
+def test_the_feed_streams_while_an_answer_is_written(serve: Any, chat: Any) -> None:
+    engine = gated(chat, "x" * 150, max_tokens=400)
+    engine.target.pause = 0.005
+    server = serve(engine)
+    thread, _ = background(lambda: ask(server.url, speculation=False))
+    wait_for(engine.target.inside.is_set)
+    pieces: dict[str, list[Any]] = {}
+    states = set()
+    with httpx.stream("GET", server.url + "/events", timeout=20) as feed:
+        text = ""
+        for part in feed.iter_text():
+            text += part
+            if '"state":"stop"' in text and "pieces" in text:
+                break
+    for name, data in sse_events(text.rpartition("\n\n")[0]):
+        if name == "live":
+            states |= {answer["state"] for answer in [*data["running"], *data["recent"]]}
+        else:
+            known = pieces.setdefault(data["id"], [])
+            known[data["from"] :] = data["pieces"]
+    thread.join(20)
+    assert "stop" in states
+    (known,) = pieces.values()
+    assert set("".join(piece for piece, _ in known)) == {"x"}
+    wait_for(lambda: server.state.live._readers == 0)
