@@ -43,10 +43,11 @@ _SIGNS: tuple[tuple[type[Family], tuple[str, ...]], ...] = (
     (Glm, ("<tool_call>", "<arg_key>")),
     (QwenXml, ("<function=", "<parameter=")),
     (HermesJson, ("<tool_call>",)),
-    (Pythonic, ("<|python_start|>",)),
     (Pythonic, ("[func_name1(",)),
     (Pythonic, ("[func1(",)),
     (LlamaJson, ("<|python_tag|>",)),
+    (LlamaJson, ("<|python_start|>", '"parameters"')),
+    (Pythonic, ("<|python_start|>",)),
     (LlamaJson, ("<|start_header_id|>", '"parameters"')),
 )
 _ARCHITECTURES: dict[str, type[Family]] = {"gpt-oss": Harmony, "gpt_oss": Harmony}

@@ -1,4 +1,8 @@
-"""Llama 3.2 and 4: calls as Python writes them, `[read(path="a", limit=3), now()]`."""
+"""Calls as Python writes them, `[read(path="a", limit=3), now()]`, bare or between Llama's marks.
+
+Llama 3 puts `<|python_tag|>` before calls, Llama 4 `<|python_start|>` and `<|python_end|>` around
+them, and both put JSON there too. Llama 3 parts objects by semicolons.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from agentspec.chat.tools.machine import MAX_NAME, SPACE, Broken, Family, Readin
 from agentspec.chat.tools.python_literal import literal
 from agentspec.types import CallShape
 
-START, END = "<|python_start|>", "<|python_end|>"
+TAG, START, END = "<|python_tag|>", "<|python_start|>", "<|python_end|>"
 
 
 class PythonicMachine(JsonMachine):
@@ -20,7 +24,7 @@ class PythonicMachine(JsonMachine):
     """
 
     def marks(self) -> Mapping[str, Callable[[], Reading[None]]]:
-        return {START: self._marked, "<|python_tag|>": self._marked}
+        return {TAG: self._marked, START: self._marked}
 
     def bracket(self) -> Reading[None]:
         if self._fenced:
@@ -32,6 +36,7 @@ class PythonicMachine(JsonMachine):
         if char == "[":
             yield from self._list(sure=True)
         else:
+            # There may also be code for a built-in tool: text, with a note.
             yield from self.objects(char, sure=True)
         yield from self.closing(END)
 
@@ -88,7 +93,7 @@ def _name(char: str) -> Reading[tuple[str, str]]:
 
 
 class Pythonic(Family):
-    """The format that the templates of Llama 3.2 and 4 ask for."""
+    """The format that prompts for Llama 3.2 and 4 ask for when they ask for Python."""
 
     name = "pythonic"
     shape = CallShape(

@@ -221,6 +221,7 @@ _LLAMA = [
     broken('<|python_tag|>print("hi")', "not_json"),
     broken('<|python_tag|>{"name": "read", "param', "cut_off"),
     Case(f"{OBJECT}<|python_tag|>{NOW_OBJECT}", [READ, NOW]),
+    Case(f"<|python_start|>{OBJECT}<|python_end|>\n", [READ]),
 ]
 
 _PYTHONIC = [
@@ -467,7 +468,7 @@ _HERMES = [
 OWN: dict[str, list[Case]] = {
     "hermes_json": [*PROSE, *JSON, *_HERMES],
     "plain_json": [text("<tool_call> [TOOL_CALLS] <|python_tag|>")],
-    "llama_json": _LLAMA,
+    "llama_json": [*_LLAMA, *_PYTHONIC[:6]],
     "pythonic": [*PROSE, *_PYTHONIC],
     "mistral": [*PROSE, *_MISTRAL],
     "mistral_args": _MISTRAL[:8],

@@ -256,7 +256,7 @@ def test_hostile_text_takes_no_longer(family: str, kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted(HOSTILE))
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", ["open", "near", "heads"])
+@pytest.mark.parametrize("family", sorted({FORMATS[f].machine: f for f in FAMILIES}.values()))
 def test_a_megabyte_of_hostile_text(family: str, kind: str) -> None:
     linear(family, kind, 1 << 20, 20)

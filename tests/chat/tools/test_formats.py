@@ -25,6 +25,8 @@ TEMPLATES = [
         """{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}"""
         """{{- '{"name": "' + tool_call.name + '", "parameters": ' }}""",
     ),
+    ("llama_json", """{{- '<|python_start|>' }}{{- '{"name": "' + name + '", "parameters": ' }}"""),
+    ("pythonic", "{{- '<|header_start|>' }}{{- '<|python_start|>' + calls + '<|python_end|>' }}"),
     (
         "pythonic",
         "<|start_header_id|>system ... in the format of "
