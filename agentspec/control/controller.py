@@ -166,8 +166,10 @@ class CostAwareController:
         for draft, paid in self._offered or [(verdict.draft, False)]:
             if draft.deterministic:
                 right, judged = self._learn_all(draft, verdict.tokens)
+            elif verdict.draft.tokens[: len(draft)] != draft.tokens[: len(verdict.draft)]:
+                continue  # it gave way to tokens that a grammar forces, so nothing judged it
             else:
-                right, judged = verdict.accepted, verdict.judged
+                right, judged = (min(n, len(draft)) for n in (verdict.accepted, verdict.judged))
                 self._survival.observe(draft, right, judged)
             if paid:
                 taken = draft.evidence.taken

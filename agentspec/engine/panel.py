@@ -81,8 +81,8 @@ class Panel:
         """The draft behind the tokens that the constraint forces, at most `room` tokens.
 
         These are accepted whatever the target says, so they lead every pass. What a draft says
-        behind them stays where it begins with them; a deterministic one that does not gives way.
-        That may depend on a sampled token, since what is committed in its place does not.
+        behind them stays where it begins with them, else it gives way. That may depend on
+        sampled tokens, since what is committed in their place does not.
         """
         most = min(room, self._forced)
         if self._constraint is None or most < 1:
@@ -98,8 +98,7 @@ class Panel:
             return replace(
                 draft, sources=("forced",) * n + draft.sources[n:], q=(None,) * n + draft.q[n:]
             )
-        # a sampled draft that is shorter says nothing that the run does not
-        return Draft.chain(run, "forced") if same or draft.deterministic else draft
+        return Draft.chain(run, "forced")
 
     def observe(self, verdict: Verdict) -> None:
         for proposer in list(self._live):
