@@ -9,7 +9,7 @@ from agentspec.backends.base import Tokenizer
 from agentspec.context.habits import habit_index
 from agentspec.context.pool import Corpus
 from agentspec.context.shapes import Shapes
-from agentspec.context.skeleton import Skeleton
+from agentspec.context.skeleton import HERMES, Skeleton
 from agentspec.control.asking import Asking
 from agentspec.control.controller import Controller, CostAwareController, FixedController
 from agentspec.control.cost import CostCurve
@@ -21,7 +21,7 @@ from agentspec.control.survival import Survival
 from agentspec.propose.draft_model import DraftModel
 from agentspec.propose.lookup import Lookup
 from agentspec.syntax.cursor import Cursor
-from agentspec.types import Proposer
+from agentspec.types import CallShape, Proposer
 
 PARTS = ("lookup", "edit", "skeleton", "habits", "syntax", "survival")
 """What `without` may leave out."""
@@ -37,8 +37,8 @@ class Drafting:
 
     `draft` is the draft model's proposer. Without `cost` a mild curve is assumed; with `fixed_k`
     drafts have that length, whatever they promise. With `leaves` above 1, what the target can
-    verify, drafts may be trees. `more` are further corpora to look in. `without` names parts to
-    leave out, for ablations.
+    verify, drafts may be trees. `shape` is how the model writes calls, `more` are further corpora
+    to look in. `without` names parts to leave out, for ablations.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Drafting:
         more: Sequence[Corpus] = (),
         without: Set[str] = frozenset(),
         prior: Prior | None = None,
+        shape: CallShape = HERMES,
     ) -> None:
         cost = cost or CostCurve.from_points(_UNMEASURED)
         self.cost = cost
@@ -78,7 +79,7 @@ class Drafting:
                 ends=tokenizer.eos_ids,
                 cursor=Cursor(tokenizer.piece) if syntax else None,
                 shapes=None if "edit" in without else Shapes(tokenizer),
-                skeleton=None if "skeleton" in without else Skeleton(tokenizer),
+                skeleton=None if "skeleton" in without else Skeleton(tokenizer, shape),
                 habits=habits,
                 more=more,
             )

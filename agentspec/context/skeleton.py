@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from agentspec.backends.base import Tokenizer
 from agentspec.context.index import SEPARATOR, TokenIndex
 from agentspec.errors import InvalidRequestError
+from agentspec.types import CallShape
 
 _MOST_TOOLS = 256
 _MOST_VALUES = 64
@@ -18,16 +18,7 @@ _MOST_PARTS = 8192
 _LONGEST_VALUE = 256
 
 
-@dataclass(frozen=True, slots=True)
-class CallShape:
-    """How a model writes a call: `opening` NAME `middle` arguments as a JSON object `closing`."""
-
-    opening: str
-    middle: str
-    closing: str
-
-
-HERMES = CallShape('\n<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>")
+HERMES = CallShape('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", between="\n")
 
 
 class Skeleton:
@@ -63,31 +54,50 @@ class Skeleton:
 
 def parts(shape: CallShape, tools: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Texts in which the fixed parts of calls follow one another."""
-    yield shape.opening
-    yield f'{shape.middle}{{"'
-    yield f'"}}{shape.closing}'
+    opened = f"{shape.between}{shape.opening}"
+    brace, unbrace = ("{", "}") if shape.style == "json" else ("", "")
+    yield opened
+    if shape.before:
+        yield f"{shape.before}{shape.opening}"
+    if shape.style == "json":
+        yield f'{shape.middle}{{"'
+        yield f'"}}{shape.closing}{shape.after}'
     for tool in list(tools)[:_MOST_TOOLS]:
         function = tool.get("function", tool) if isinstance(tool, Mapping) else None
         name = function.get("name") if isinstance(function, Mapping) else None
         if not isinstance(name, str):
             continue
         fields = _fields(function.get("parameters"))
-        opened = f"{shape.opening}{name}{shape.middle}{{"
+        before = f"{opened}{name}{shape.middle}{brace}"
+        ending = f"{unbrace}{shape.closing}{shape.after}"
         if not fields:
-            yield f"{opened}}}{shape.closing}"
+            yield f"{before}{ending}"
             continue
-        before = opened
         for number, (key, schema) in enumerate(fields):
-            field = f"{json.dumps(key, ensure_ascii=False)}: "
+            opening, close, between = _argument(shape, key, schema)
             last = number == len(fields) - 1
-            after = f"}}{shape.closing}" if last else ", "
-            values = list(_values(schema))
+            values = list(_values(schema, shape))
             for value in values:
-                yield f"{before}{field}{value}{after}"
-            quote = '"' if schema.get("type", "string") == "string" and not values else ""
+                yield f"{before}{opening}{value}{close}{ending if last else between}"
+            quote = _quote(shape, schema)
             if not values:
-                yield f"{before}{field}{quote}"
-            before = f"{quote}, "
+                yield f"{before}{opening}{quote}"
+            before = f"{'' if values else quote}{close}{between}"
+        if shape.style != "json" and not values:
+            yield f"{before.removesuffix(between)}{ending}"
+
+
+def _argument(shape: CallShape, key: str, schema: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What stands before the value of an argument, behind it, and before the next one."""
+    if shape.style == "json":
+        return f"{json.dumps(key, ensure_ascii=False)}: ", "", ", "
+    before, middle, behind = shape.argument
+    return f"{before}{key}{middle}", behind, shape.argument_between
+
+
+def _quote(shape: CallShape, schema: Mapping[str, Any]) -> str:
+    """What a value of unknown content begins and ends with."""
+    return '"' if shape.style != "xml" and schema.get("type", "string") == "string" else ""
 
 
 def _fields(schema: Any) -> list[tuple[str, Mapping[str, Any]]]:
@@ -106,18 +116,26 @@ def _fields(schema: Any) -> list[tuple[str, Mapping[str, Any]]]:
     return list({**first, **known}.items())
 
 
-def _values(schema: Mapping[str, Any]) -> Iterator[str]:
-    """Every value that a field can take, when they are few."""
+def _values(schema: Mapping[str, Any], shape: CallShape) -> Iterator[str]:
+    """Every value that a field can take, when they are few, as the model writes it."""
     if _is_list(schema.get("enum")):
         for value in schema["enum"][:_MOST_VALUES]:
             try:
-                text = json.dumps(value, ensure_ascii=False, default=str)
+                text = _written(value, shape)
             except (TypeError, ValueError, RecursionError):  # no JSON, or without an end
                 continue
             if len(text) <= _LONGEST_VALUE:
                 yield text
     elif schema.get("type") == "boolean":
-        yield from ("true", "false")
+        yield from ("True", "False") if shape.style == "pythonic" else ("true", "false")
+
+
+def _written(value: Any, shape: CallShape) -> str:
+    if shape.style == "xml" and isinstance(value, str):
+        return value
+    if shape.style == "pythonic" and (value is None or isinstance(value, bool)):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _is_list(value: Any) -> bool:

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentspec.context.index import SEPARATOR
-from agentspec.context.skeleton import HERMES, CallShape, Skeleton, parts
+from agentspec.context.skeleton import HERMES, Skeleton, parts
 from agentspec.errors import InvalidRequestError
 from agentspec.testing.scripted import ScriptedTokenizer
+from agentspec.types import CallShape
 
 SHAPE = CallShape("<", ":", ">")
 
@@ -81,6 +82,32 @@ def test_a_call_is_spelt_by_its_parts() -> None:
     assert text == f"{opening}a{middle}"
     call = json.dumps({"name": "now", "arguments": {}})
     assert list(parts(HERMES, [tool("now")]))[3] == f"\n<tool_call>\n{call}\n</tool_call>"
+
+
+XML = CallShape("<call>", ">", "</call>", between="~", style="xml", argument=("<p=", ">", "</p>"))
+PYTHONIC = CallShape(
+    "", "(", ")", between=", ", before="[", after="]", style="pythonic",
+    argument=("", "=", ""), argument_between=", ",
+)  # fmt: skip
+
+
+def test_calls_of_other_styles_are_spelt_by_their_parts() -> None:
+    read = tool("read", path=STRING, all={"type": "boolean"}, mode={"enum": ["a b", 2]})
+    assert list(parts(XML, [read]))[1:] == [
+        "~<call>read><p=path>",
+        "</p><p=all>true</p>", "</p><p=all>false</p>",
+        "</p><p=mode>a b</p></call>", "</p><p=mode>2</p></call>",
+    ]  # fmt: skip
+    assert list(parts(XML, [tool("now"), tool("say", text=STRING)]))[1:] == [
+        "~<call>now></call>", "~<call>say><p=text>", "</p></call>",
+    ]  # fmt: skip
+    assert list(parts(PYTHONIC, [read]))[2:] == [
+        ', read(path="',
+        '", all=True, ', '", all=False, ', ', mode="a b")]', ", mode=2)]",
+    ]  # fmt: skip
+    assert list(parts(PYTHONIC, [tool("say", n=NUMBER, text=STRING)]))[1:] == [
+        "[", ', say(n=', ', text="', '")]',
+    ]  # fmt: skip
 
 
 def test_the_index_holds_every_part_and_the_marks_as_one_id() -> None:
