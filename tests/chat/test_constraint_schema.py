@@ -171,7 +171,7 @@ def loop(kind: str) -> dict[str, Any]:
     return {"$defs": {"a": {kind: [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}
 
 
-ENDLESS = {
+ENDLESS: dict[str, tuple[dict[str, Any], str]] = {
     "itself": ({"$ref": "#"}, ""),
     "two": (
         {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
@@ -283,7 +283,7 @@ def chain(n: int) -> dict[str, Any]:
     return {"$ref": "#/$defs/d0", "$defs": {**defs, f"d{n}": {"type": "null"}}}
 
 
-HOSTILE = {
+HOSTILE: dict[str, dict[str, Any]] = {
     "values": {"enum": [f"value {i}" for i in range(20_000)]},
     "keys": {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(4000)}},
     "repetition": {"type": "string", "pattern": "^(((a{1000}){1000}){1000})$"},

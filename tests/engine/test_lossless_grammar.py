@@ -33,7 +33,8 @@ class Pieces:
     vocab_size, eos_ids = VOCAB, frozenset({EOS})
 
     def encode(self, text: str) -> list[int]:
-        rest, ids = text.encode(), []
+        ids: list[int] = []
+        rest = text.encode()
         while rest:
             found = [i for i, piece in enumerate(PIECES) if piece and rest.startswith(piece)]
             if not found:
