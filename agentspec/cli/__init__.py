@@ -13,24 +13,31 @@ from agentspec.cli._errors import EXIT_CODES_HELP, ErrorGroup
 __all__ = ["main"]
 
 # Name -> what `agentspec --help` says, so that help needs no import either. The command `x` is
-# the attribute `x` of the module agentspec.cli.x.
+# the attribute `x` of the module agentspec.cli.x, `-` written as `_` in both.
 _COMMANDS = {
     "bench": "Measure plain against accelerated decoding.",
     "complete": "Answer one request.",
     "models": "List, pull and check model files.",
+    "print-config": "Print the configuration of a client for a running server.",
     "replay": "Replay recorded sessions on a cost curve.",
+    "serve": "Serve one model over HTTP.",
     "verify": "Show that speculation left the text as it was.",
 }
 
 
+def _module(command: str) -> str:
+    return command.replace("-", "_")
+
+
 class _LazyGroup(ErrorGroup):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name in sorted(_COMMANDS) if find_spec(f"{__name__}.{name}")]
+        return [name for name in sorted(_COMMANDS) if find_spec(f"{__name__}.{_module(name)}")]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = getattr(import_module(f"{__name__}.{cmd_name}"), cmd_name)
+        name = _module(cmd_name)
+        command = getattr(import_module(f"{__name__}.{name}"), name)
         assert isinstance(command, click.Command)
         return command
 

@@ -115,7 +115,7 @@ export class Answers {
     const row = make("li");
     const button = make("button", "answer", "", { type: "button" });
     for (const name of ["when faint", "who", "how", "share bar", "number", "gain number"]) {
-      button.append(make("span", name));
+      button.append(make("span", name), " "); // the space is for those who hear it
     }
     button.addEventListener("click", () => this.#choose(id));
     row.append(button);
@@ -145,7 +145,7 @@ export class Answers {
       ([name]) => name,
       ([name]) => {
         const button = make("button", style(name), "", { type: "button" });
-        button.append(make("i"), make("span"), make("span", "faint"));
+        button.append(make("i"), make("span"), " ", make("span", "faint"), " ", make("span", "faint rate"));
         button.addEventListener("click", () => {
           this.#only = this.#only === name ? null : name;
           this.#drawLegend();
@@ -157,10 +157,8 @@ export class Answers {
         const drafted = answer.sources[name]?.drafted;
         put(button, "aria-pressed", this.#only === name);
         say(button.children[1], name === OWN ? "target's own" : label(name));
-        say(
-          button.children[2],
-          drafted ? `${count(kept)} of ${count(drafted)}, ${percent(kept, drafted)}` : count(kept),
-        );
+        say(button.children[2], drafted ? `${count(kept)} of ${count(drafted)}` : count(kept));
+        say(button.children[3], drafted ? percent(kept, drafted) : "");
       },
     );
     if (!answer) return;

@@ -140,7 +140,7 @@ function requests({ running }) {
       say(note, total ? `${count(read)} of ${count(total)}${cached ? `, ${count(cached)} reused` : ""}` : "");
       say(tokens, count(answer.tokens));
       say(fast, speed(answer.tokens_per_second));
-      say(plain, answer.plain_per_second ? `≈ ${speed(answer.plain_per_second)}` : "–");
+      say(plain, answer.tokens && answer.plain_per_second ? `≈ ${speed(answer.plain_per_second)}` : "–");
       say(time, duration(answer.seconds));
     },
   );

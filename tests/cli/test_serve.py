@@ -1,0 +1,220 @@
+"""`agentspec serve` and `agentspec print-config`: refusals, signals, what is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from agentspec.cli import main
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+KEY = "sk-a-good-long-key"
+
+# The command with an engine that is made instead of loaded.
+SCRIPT = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from agentspec import loading
+from tests.conftest import Chat
+
+def load_engine(model=None, **settings):
+    print("loaded", model, sorted((k, v) for k, v in settings.items() if v is not None), flush=True)
+    chat = Chat()
+    engine = chat.engine(chat.writing("Hello." * 40), max_tokens=4000)
+    forward = engine.target.forward
+    def slow(rows):
+        time.sleep(0.01)
+        return forward(rows)
+    engine.target.forward = slow
+    return engine
+
+loading.load_engine = load_engine
+from agentspec.cli import main
+main(["serve", "some-model", "--port", "0", *sys.argv[1:]])
+"""
+
+
+def run(*args: str, **options: Any) -> Result:
+    result = CliRunner().invoke(main, args, **options)
+    assert "Traceback" not in result.output
+    return result
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "word"),
+    [
+        (["--host", "0.0.0.0"], {}, "needs an API key"),
+        (["--host", "192.168.1.9"], {}, "needs an API key"),
+        (["--allow-origin", "*"], {}, "every web page"),
+        (["--api-key", "short"], {}, "8 or more"),
+        ([], {"AGENTSPEC_API_KEY": "short"}, "8 or more"),
+        ([], {"AGENTSPEC_PORT": "70000"}, "port"),
+        (["--max-queue", "-1"], {}, "max_queue"),
+        (["--parallel", "0"], {}, "parallel"),
+    ],
+)
+def test_what_is_wrong_is_said_before_a_model_is_loaded(
+    args: list[str], env: dict[str, str], word: str
+) -> None:
+    result = run("serve", "no-such-model", *args, env=env)
+    assert result.exit_code == 2
+    assert word in result.output
+    assert "no-such-model" not in result.output
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = run("serve", "no-such-model", "--port", str(port))
+    assert result.exit_code == 2
+    assert result.output.strip() == (
+        f"error: port {port} of 127.0.0.1 is in use by another program; stop it or give --port"
+    )
+
+
+class Process:
+    """The command in a process of its own."""
+
+    def __init__(self, folder: Path, *args: str, **env: str) -> None:
+        root = str(Path(__file__).parents[2])
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT.format(root=root), *args],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=folder,
+            env={**os.environ, **env},
+        )
+        assert self.process.stdout is not None
+        self.loaded = self.process.stdout.readline()
+        self.announced = self.process.stdout.readline()
+        self.url = self.announced.partition(" at ")[2].partition("/v1 ")[0]
+
+    def ask(self, path: str, body: Any = None, **headers: str) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.url + path, data, {"Content-Type": "application/json", **headers}
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.loads(answer.read())
+
+    def begin_stream(self) -> Any:
+        body = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
+        body["speculation"] = False
+        request = urllib.request.Request(
+            f"{self.url}/v1/chat/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        answer = urllib.request.urlopen(request, timeout=20)
+        answer.readline()
+        return answer
+
+    def end(self) -> tuple[int, str]:
+        assert self.process.stdout is not None
+        code = self.process.wait(20)
+        rest = self.process.stdout.read()
+        self.process.stdout.close()
+        return code, rest
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    started: list[Process] = []
+
+    def make(*args: str, **env: str) -> Process:
+        started.append(Process(tmp_path, *args, **env))
+        return started[-1]
+
+    yield make
+    for each in started:
+        each.process.kill()
+        each.process.wait(20)
+        if each.process.stdout is not None:
+            each.process.stdout.close()
+
+
+def test_it_serves_and_a_signal_ends_it(start: Any) -> None:
+    server = start("--n-ctx", "2048", AGENTSPEC_API_KEY=KEY)
+    assert server.loaded.startswith("loaded some-model")
+    assert "('max_tokens', 2048)" in server.loaded
+    assert server.announced.count("\n") == 1
+    assert "serving local at http://127.0.0.1:" in server.announced
+    assert "print-config" in server.announced
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        server.ask("/v1/models")
+    refused.value.close()
+    assert refused.value.code == 401
+    assert server.ask("/v1/models", Authorization=f"Bearer {KEY}")["data"][0]["id"] == "local"
+    shown = run("print-config", "codex", "--url", server.url, env={"AGENTSPEC_API_KEY": KEY})
+    assert shown.exit_code == 0
+    assert 'model = "local"' in shown.output
+    assert KEY not in shown.output
+    server.process.send_signal(signal.SIGTERM)
+    code, rest = server.end()
+    assert (code, rest) == (0, "")
+    assert KEY not in server.loaded + server.announced + rest
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_signal_lets_an_answer_finish_and_a_second_ends_it(start: Any, again: bool) -> None:
+    server = start()
+    with server.begin_stream() as answer:
+        server.process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + 20
+        while again and time.monotonic() < deadline:
+            try:
+                server.ask("/health")
+            except urllib.error.HTTPError as error:
+                error.close()
+                break
+        if again:
+            server.process.send_signal(signal.SIGINT)
+            begun = time.monotonic()
+        try:
+            text = answer.read().decode()
+        except OSError:
+            text = ""
+    code, _ = server.end()
+    if again:
+        assert time.monotonic() - begun < 5
+        assert "[DONE]" not in text
+        assert code == 130
+    else:
+        assert text.endswith("data: [DONE]\n\n")
+        assert code == 0
+
+
+def test_print_config_asks_nobody_when_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = run("print-config", "opencode", "--model", "m", "--n-ctx", "4096")
+    assert result.exit_code == 0
+    assert "opencode.json" in result.stderr
+    config = json.loads(result.stdout)
+    assert config["provider"]["agentspec"]["options"]["baseURL"] == "http://127.0.0.1:8080/v1"
+    assert config["provider"]["agentspec"]["models"]["m"]["limit"]["context"] == 4096
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    nobody = run("print-config", "zed", "--url", f"http://127.0.0.1:{port}/v1/")
+    assert nobody.exit_code == 2
+    assert "agentspec serve" in nobody.output
+    assert run("print-config", "emacs").exit_code == 2
+    assert run("print-config", "zed", "--url", "ftp://x").exit_code == 2
