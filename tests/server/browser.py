@@ -136,14 +136,7 @@ class Page:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         self.resize(width, height)
-        features = {
-            "prefers-color-scheme": "dark" if dark else "light",
-            "prefers-reduced-motion": "reduce" if still else "no-preference",
-        }
-        self.call(
-            "Emulation.setEmulatedMedia",
-            features=[{"name": name, "value": value} for name, value in features.items()],
-        )
+        self.show(dark=dark, still=still)
         self.call("Page.navigate", url=url)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
@@ -156,6 +149,17 @@ class Page:
             height=height,
             deviceScaleFactor=1,
             mobile=False,
+        )
+
+    def show(self, *, dark: bool = False, still: bool = False) -> None:
+        """As for people who asked for dark pages, or for pages that do not move."""
+        features = {
+            "prefers-color-scheme": "dark" if dark else "light",
+            "prefers-reduced-motion": "reduce" if still else "no-preference",
+        }
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": name, "value": value} for name, value in features.items()],
         )
 
     def run(self, script: str) -> Any:
@@ -178,7 +182,8 @@ class Page:
 
     def text(self, selector: str) -> str:
         """What people read in an element; '' when it is hidden or absent."""
-        return str(self.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
+        found = f"document.querySelector({json.dumps(selector)})"
+        return str(self.run(f"{found}?.checkVisibility() ? {found}.innerText : ''"))
 
     def click(self, selector: str) -> None:
         self.run(f"document.querySelector({json.dumps(selector)}).click()")
