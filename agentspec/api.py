@@ -14,15 +14,17 @@ from agentspec.aio import in_thread
 from agentspec.answer import Answer, TokenEvent
 from agentspec.backends.base import Backend, Tokenizer
 from agentspec.chat import constraint as grammars
+from agentspec.chat.normalise import check_names, normalised
+from agentspec.chat.splice import Prompt, TurnMemory
 from agentspec.chat.stream import AnswerStream
-from agentspec.chat.template import ChatTemplate, encode_chat, encode_prompt
+from agentspec.chat.template import ChatTemplate, encode_prompt
 from agentspec.chat.tools.base import CallFormat
 from agentspec.chat.tools.hermes_json import HermesJson
 from agentspec.control.cost import CostCurve
 from agentspec.control.rows import ANY_ROWS, RowClass
 from agentspec.drafting import Drafting
 from agentspec.engine.sampling import SeededChance
-from agentspec.engine.sessions import SessionPool, Slot, SlotState
+from agentspec.engine.sessions import SessionPool, SlotState
 from agentspec.engine.stats import TurnStats
 from agentspec.errors import (
     AgentspecError,
@@ -68,6 +70,7 @@ class Engine:
         speculation: bool = True,
         chunk: int = 512,
         max_sessions: int = 1,
+        normalise: Sequence[str] = (),
         library: Library | None = None,
     ) -> None:
         self.target = target
@@ -84,6 +87,8 @@ class Engine:
         self._chunk = chunk
         pool = SessionPool(target, 1 if exact else max_sessions, chunk=chunk)
         self._scheduler = Scheduler(pool)
+        self._memory = TurnMemory(target.tokenizer)
+        self._normalise = check_names(normalise)
         self._seats = self._seated(library)
         self._library = library
         self._encode_file = lru_cache(maxsize=256)(target.tokenizer.encode)
@@ -276,19 +281,25 @@ class Engine:
                 param="speculation.exact",
             )
         tools = request.tools if request.tool_choice != "none" else []
-        prompt = self._prompt(request, tools)
+        prompt, notes = self._prompt(request, tools)
         # padding rows need room behind the last token
-        n_ctx = self.target.n_ctx - ((self.rows.largest or 1) - 1)
-        if len(prompt) >= n_ctx:
-            raise ContextOverflowError(len(prompt), n_ctx)
-        answer = Answer(self.model, TurnStats(prompt_tokens=len(prompt)))
-        thinking = self._thinking(request, prompt)
+        n_ctx, n_prompt = self.target.n_ctx - ((self.rows.largest or 1) - 1), len(prompt.tokens)
+        if n_prompt >= n_ctx:
+            raise ContextOverflowError(n_prompt, n_ctx)
+        answer = Answer(self.model, TurnStats(prompt_tokens=n_prompt))
+        thinking = self._thinking(request, prompt.text)
         constraint = self._constraint(request, thinking)
-        answer.stats.notes += getattr(constraint, "notes", ())
+        answer.stats.notes += (*notes, *getattr(constraint, "notes", ()))
         parser = self._format.parser(request.tools) if tools else None
+
+        def finished(tokens: Sequence[int]) -> None:
+            self.last_stats = answer.stats
+            if request.prompt is None:
+                self._memory.remember(prompt, tokens)
+
         generation = Generation(
             request,
-            prompt,
+            prompt.tokens,
             answer,
             AnswerStream(request.stop, parser=parser, thinking=thinking),
             scheduler=self._scheduler,
@@ -296,33 +307,33 @@ class Engine:
             proposers=self._proposers,
             context=self._turn_context,
             constraint=constraint,
-            max_tokens=min(request.max_tokens or self._max_tokens, n_ctx - len(prompt)),
+            max_tokens=min(request.max_tokens or self._max_tokens, n_ctx - n_prompt),
             rows=self.rows,
             chunk=self._chunk,
             shared_chunk=self._chunk if self.exact else max(_LEAST_CHUNK, self._chunk // 4),
-            finished=self._finished,
+            finished=finished,
         )
         return answer, generation.start(stop)
 
-    def _finished(self, generation: Generation, slot: Slot) -> None:
-        self.last_stats = generation.answer.stats
-
-    def _prompt(self, request: Request, tools: Sequence[Tool]) -> list[int]:
-        """The token ids of a request's messages or of its raw prompt."""
+    def _prompt(self, request: Request, tools: Sequence[Tool]) -> tuple[Prompt, list[str]]:
+        """The prompt of a request's messages, or as it was given, and what was changed for it."""
         tokenizer = self.target.tokenizer
         bos = getattr(tokenizer, "bos_id", None) if _adds_bos(tokenizer) else None
         if request.prompt is not None:
-            return encode_prompt(
+            ids = encode_prompt(
                 request.prompt, tokenizer, vocab_size=self.target.vocab_size, bos_id=bos
             )
-        return encode_chat(
-            self._template,
-            tokenizer,
-            request.messages,
-            tools,
-            list(getattr(tokenizer, "special_pieces", ())),
-            bos_id=bos,
+            return Prompt(ids, ""), []
+        messages, notes = normalised(request.messages, (*self._normalise, *request.normalise))
+        segments = self._template.render(
+            messages, tools, special_pieces=list(getattr(tokenizer, "special_pieces", ()))
         )
+
+        def read(end: str) -> AnswerStream:
+            parser = self._format.parser(request.tools) if request.tools else None
+            return AnswerStream(parser=parser, thinking=self._thinking(request, end))
+
+        return self._memory.encode(segments, read, bos_id=bos), notes
 
     def _proposers(self, request: Request, seat: Drafting) -> list[Proposer]:
         wanted = request.speculation
@@ -338,12 +349,11 @@ class Engine:
         tools = [tool.model_dump() for tool in request.tools]
         return TurnContext(prompt, request.sampling, chance, runs, tools)
 
-    def _thinking(self, request: Request, prompt: Sequence[int]) -> bool | Literal["open"]:
+    def _thinking(self, request: Request, prompt: str) -> bool | Literal["open"]:
         """Whether the answer may begin with thinking, "open" where the prompt began it."""
         if request.prompt is not None or "<think>" not in self._template.source:
             return False
-        end = b"".join(map(self.target.tokenizer.piece, prompt[-16:]))
-        return "open" if end.rstrip().endswith(b"<think>") else True
+        return "open" if prompt.rstrip().endswith("<think>") else True
 
     def _constraint(self, request: Request, thinking: bool | Literal["open"]) -> Constraint | None:
         return grammars.constraint_of(

@@ -69,6 +69,15 @@ RULES: Mapping[str, Rule] = {
     "speculation": Rule("bool", "draft and verify; off: plain decoding", project=True),
     "exact": Rule("bool", "keep every pass in one class of bit-equal row counts", project=True),
     "max_tokens": Rule("int", "most tokens of one answer", low=1, project=True),
+    "normalise": Rule(
+        "choice",
+        "read a header line that changes with every request as if it did not: cch is that of "
+        "Claude Code",
+        choices=("off", "cch"),
+    ),
+    "max_sessions": Rule(
+        "int", "conversations kept and run side by side", low=1, high=64, project=True
+    ),
     "host": Rule("text", "address that the server listens on"),
     "port": Rule("int", "port that the server listens on; 0: any", high=65535),
     "api_key": Rule("text", "key that the server asks for", secret=True),
@@ -99,6 +108,8 @@ class Settings:
     speculation: bool = True
     exact: bool = False
     max_tokens: int = 1024
+    max_sessions: int = 4
+    normalise: Literal["off", "cch"] = "off"
     host: str = "127.0.0.1"
     port: int = 8080
     api_key: str | None = field(default=None, repr=False)

@@ -38,7 +38,7 @@ class Generation:
     """The tokens of one answer, computed as they are read.
 
     `seats` are the proposers of each slot. A prompt is read `chunk` tokens a pass, `shared_chunk`
-    while other requests run. `finished` is called with every answer that came to its end.
+    while other requests run. `finished` is given the tokens of the answer, or what there is of it.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Generation:
         chunk: int,
         shared_chunk: int,
         marks: Sequence[int] = (),
-        finished: Callable[[Generation, Slot], None],
+        finished: Callable[[Sequence[int]], None],
     ) -> None:
         self.request = request
         self.prompt = prompt
@@ -183,7 +183,7 @@ class Generation:
             stats.total_seconds = time.perf_counter() - started
             stats.notes += seat.warnings()
             try:
-                self._finished(self, slot)
+                self._finished(self.tokens)
             finally:
                 try:
                     steps.close()

@@ -89,6 +89,8 @@ def llama_settings(settings: Settings) -> LlamaSettings:
         flash_attn=settings.flash_attn != "off",
         mmap=settings.mmap,
         repack=not exact_on_cpu,
+        # rounding depends on what else is in the cache: an exact engine has one sequence
+        max_seqs=1 if settings.exact else settings.max_sessions,
         chunk=settings.n_batch,
     )
 
@@ -167,6 +169,8 @@ def _assemble(
         cost=_cost(target, draft, settings) if settings.speculation else None,
         # a cancel is heard between chunks: small ones where a chunk takes seconds
         chunk=settings.n_batch if gpu_in_use(settings) else min(settings.n_batch, 128),
+        max_sessions=settings.max_sessions,
+        normalise=() if settings.normalise == "off" else (settings.normalise,),
         library=_library(target, workspace) if settings.speculation else None,
     )
 
@@ -198,7 +202,7 @@ def _speed_key(model: LlamaCppBackend, settings: Settings) -> dict[str, Any]:
 
     key = _device_key(model, settings)
     # these change how much is held and where a prompt is cut, not what a pass computes
-    for name in ("n_ctx", "mmap", "chunk"):
+    for name in ("n_ctx", "mmap", "chunk", "max_seqs"):
         key["settings"].pop(name, None)
     return {**key, "devices": devices()}
 

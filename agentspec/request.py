@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from agentspec.chat.normalise import check_names
 from agentspec.errors import InvalidRequestError
 from agentspec.types import SamplingParams
 from agentspec.wire import (
@@ -59,6 +60,8 @@ class Request:
     grammar: str | None = None
     prompt: str | tuple[int, ...] | None = None
     parallel_tool_calls: bool = True
+    normalise: tuple[str, ...] = ()
+    """Kinds of volatile header lines that are read as if they stayed the same."""
 
 
 def parse_request(
@@ -86,6 +89,7 @@ def parse_request(
     grammar: object = None,
     prediction: object = None,
     speculation: bool | Mapping[str, Any] | None = None,
+    normalise: object = (),
     **unknown: object,
 ) -> Request:
     """Check and convert the arguments of `complete`. Raises InvalidRequestError naming each."""
@@ -120,6 +124,7 @@ def parse_request(
         speculation=_speculation(speculation),
         grammar=_grammar(grammar, choice, form),
         parallel_tool_calls=_parallel(parallel_tool_calls),
+        normalise=check_names(normalise),
     )
 
 

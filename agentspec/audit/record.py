@@ -97,7 +97,8 @@ class Turn:
 class Recorder:
     """Passes everything on to a backend and logs passes and cuts of its one sequence.
 
-    Trees are not recorded: the capabilities say so, and a pass over one raises UnsupportedError.
+    Trees and several sequences are not recorded: the capabilities say so, and a pass over a tree
+    raises UnsupportedError.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -112,7 +113,7 @@ class Recorder:
 
     @property
     def capabilities(self) -> Capabilities:
-        return replace(self.backend.capabilities, tree=False, max_leaves=1)
+        return replace(self.backend.capabilities, tree=False, max_leaves=1, max_seqs=1)
 
     @property
     def n_ctx(self) -> int:
