@@ -11,7 +11,7 @@ from agentspec.answer import Answer
 from agentspec.request import Request, parse_request
 from agentspec.server import sse
 from agentspec.server.dialect import joined
-from agentspec.server.errors import Failure
+from agentspec.server.errors import Failure, body_of
 from agentspec.server.jobs import Idle, Step
 from agentspec.server.response_input import (
     CUSTOM,
@@ -235,10 +235,9 @@ class ResponsesStream:
     def failed(self, failure: Failure) -> str:
         error = {"code": failure.code or "server_error", "message": failure.message}
         response = _response(self._body, self._answer, self._output, error=error)
-        # the first is what OpenAI's SDK raises, the second what Codex waits for
-        return self._event("error", **error, param=failure.param) + self._event(
-            "response.failed", response=response
-        )
+        # the first is what OpenAI's SDK raises, by its `error`; the second what Codex waits for
+        told = self._event("error", **error, param=failure.param, **body_of(failure, "openai"))
+        return told + self._event("response.failed", response=response)
 
     @property
     def _custom(self) -> bool:
