@@ -22,6 +22,7 @@ from agentspec.engine.stats import TurnStats
 from agentspec.engine.stop import StopRule
 from agentspec.errors import BackendError, ConfigError
 from agentspec.propose.draft_model import DraftModel
+from agentspec.replay.ceiling import perfect
 from agentspec.replay.chatml import Tokens
 from agentspec.replay.draft_bits import DraftBits, RecordedReading
 from agentspec.replay.script import ScriptedTarget
@@ -36,6 +37,9 @@ MOST_EARLIER = 1_000_000
 """Tokens of earlier sessions that a warm replay gives, the newest."""
 
 _MOST_TOKENS = 1 << 20
+PERFECT = "perfect"
+"""Every draft length chosen in hindsight: not what is left out, but what is missing."""
+
 _FIXED = {"k4": 4, "k8": 8, "k16": 16}
 
 
@@ -44,13 +48,14 @@ class Variant:
     """The engine, the engine with something left out or its draft length fixed, or a peer.
 
     `peer` makes another engine's proposers and controller from the ids that end an answer; it
-    is given nothing of earlier sessions.
+    is given nothing of earlier sessions. `perfect` is no engine: it knows what will stand.
     """
 
     name: str = "full"
     without: frozenset[str] = frozenset()
     fixed_k: int | None = None
     peer: Callable[[Set[int]], tuple[list[Proposer], Controller]] | None = None
+    perfect: bool = False
 
 
 FULL = Variant()
@@ -60,6 +65,8 @@ def variant(name: str) -> Variant:
     """An ablation by its name. Raises ConfigError naming those that there are."""
     if name in _FIXED:
         return Variant(name, fixed_k=_FIXED[name])
+    if name == PERFECT:
+        return Variant("perfect K", perfect=True)
     if name in PARTS:
         return Variant(f"without {name}", frozenset({name}))
     raise ConfigError(
@@ -69,7 +76,7 @@ def variant(name: str) -> Variant:
 
 def ablations() -> tuple[str, ...]:
     """Every name that `variant` knows."""
-    return (*PARTS, *_FIXED)
+    return (*PARTS, *_FIXED, PERFECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,15 +295,20 @@ def _run(task: _Task, tokenizer: Tokenizer) -> Iterator[Result]:
         for way in plan.variants:
             cold: Tally | None = None
             for state in plan.states:
-                earlier = task.earlier if state == "warm" and way.peer is None else ()
+                alone = way.peer is not None or way.perfect
+                earlier = task.earlier if state == "warm" and not alone else ()
                 trace = None
                 if plan.traced:
                     labels = {"curve": curve, "variant": way.name, "state": state}
                     trace = PassTrace(tokens.id, tokens.source, **labels)
+                name = "plain" if "syntax" in way.without else "full"
                 if cold is not None and trace is None and not earlier:
                     tally = cold  # nothing is earlier: warm is cold
+                elif way.perfect:
+                    tally = perfect(
+                        tokens, tokenizer, points, _prior(plan.priors, tokens.source, name)
+                    )
                 else:
-                    name = "plain" if "syntax" in way.without else "full"
                     tally = replay_session(
                         tokens,
                         tokenizer,
