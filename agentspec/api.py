@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from agentspec.context.library import Library
 
 _LEAST_CHUNK = 32
+_MARKS = 4
+_LAST_TOKENS = 64
 
 
 class Engine:
@@ -85,7 +87,7 @@ class Engine:
         self.cost = cost
         self._max_tokens = max_tokens
         self._chunk = chunk
-        pool = SessionPool(target, 1 if exact else max_sessions, chunk=chunk)
+        pool = SessionPool(target, 1 if exact else max_sessions, chunk=chunk, marks=_MARKS)
         self._scheduler = Scheduler(pool)
         self._memory = TurnMemory(target.tokenizer)
         self._normalise = check_names(normalise)
@@ -311,6 +313,7 @@ class Engine:
             rows=self.rows,
             chunk=self._chunk,
             shared_chunk=self._chunk if self.exact else max(_LEAST_CHUNK, self._chunk // 4),
+            marks=self._boundaries(prompt.tokens),
             finished=finished,
         )
         return answer, generation.start(stop)
@@ -334,6 +337,18 @@ class Engine:
             return AnswerStream(parser=parser, thinking=self._thinking(request, end))
 
         return self._memory.encode(segments, read, bos_id=bos), notes
+
+    def _boundaries(self, prompt: Sequence[int]) -> list[int]:
+        """Where the next turn's prompt may part from this one, for caches that cannot be cut.
+
+        That is its end, and where the template begins the answer: some write other things there
+        once it is an old one.
+        """
+        if not self._scheduler.pool.slots[0].sequence.keeps_marks:
+            return []
+        n, special = len(prompt), self.target.tokenizer.is_special
+        begun = (at for at in range(n - 1, max(0, n - _LAST_TOKENS), -1) if special(prompt[at]))
+        return [*[at for at in [next(begun, 0)] if at], n - 1]
 
     def _proposers(self, request: Request, seat: Drafting) -> list[Proposer]:
         wanted = request.speculation

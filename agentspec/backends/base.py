@@ -88,11 +88,12 @@ class Output(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """An opaque saved state of one sequence; `length` is in tokens."""
+    """An opaque saved state of one sequence; `length` is in tokens, `size` in bytes if known."""
 
     seq: SeqId
     length: int
     state: object
+    size: int = 0
 
 
 class Tokenizer(Protocol):

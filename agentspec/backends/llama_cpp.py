@@ -321,7 +321,7 @@ class LlamaCppBackend:
         if self.capabilities.rollback is not Rollback.TRIM or self.n_swa:
             saved.data = self._state(seq, self._lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
         self._saved[seq].add(saved)
-        return Checkpoint(seq, saved.length, saved)
+        return Checkpoint(seq, saved.length, saved, len(saved.data) if saved.data else 0)
 
     @_in_c
     def restore(self, checkpoint: Checkpoint) -> None:

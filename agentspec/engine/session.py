@@ -17,6 +17,9 @@ from agentspec.types import Draft
 
 _log = logging.getLogger(__name__)
 
+_MARK_BYTES = 256 << 20
+"""What the kept states of one sequence may take, the last one aside."""
+
 
 class LiveSequence:
     """Committed tokens over one backend sequence.
@@ -39,7 +42,8 @@ class LiveSequence:
         self._saved: Checkpoint | None = None
         self._tree = False
         self._checkpoints = backend.capabilities.rollback is Rollback.CHECKPOINT
-        self._most_marks = marks if self._checkpoints or bool(getattr(backend, "n_swa", 0)) else 0
+        bounded = self._checkpoints or bool(getattr(backend, "n_swa", 0))
+        self._most_marks = marks if bounded else 0
         self._marks: list[Checkpoint] = []
         self._stops: list[int] = []
         self._closed = False
@@ -103,6 +107,11 @@ class LiveSequence:
             raise
         self._stops = sorted(m for m in marks if self._valid < m < len(prompt))
         return self._valid
+
+    @property
+    def keeps_marks(self) -> bool:
+        """True where the state at places that prompts name is worth keeping."""
+        return self._most_marks > 0
 
     @property
     def unread(self) -> int:
@@ -290,6 +299,8 @@ class LiveSequence:
         if self._most_marks and self._valid == length:
             self._marks.append(self.backend.checkpoint(self._seq))
             del self._marks[: -self._most_marks]
+            while len(self._marks) > 1 and sum(mark.size for mark in self._marks) > _MARK_BYTES:
+                del self._marks[0]
 
     def _return_to_mark(self, length: int) -> None:
         """Restore the last kept state of at most this length, else begin anew."""
