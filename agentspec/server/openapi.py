@@ -55,7 +55,89 @@ _ERRORS = {
     "503": "The server is stopping.",
 }
 
+
+def _object(**properties: str | dict[str, Any]) -> dict[str, Any]:
+    """An object that has all of these, each a type or a schema."""
+    made = {n: {"type": p} if isinstance(p, str) else p for n, p in properties.items()}
+    return {"type": "object", "properties": made, "required": sorted(made)}
+
+
+def _list(items: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+def _count(*names: str) -> dict[str, Any]:
+    return _object(**dict.fromkeys(names, "integer"))
+
+
 _OBJECT: dict[str, Any] = {"type": "object"}
+_USAGE = _count("prompt_tokens", "completion_tokens", "total_tokens")
+_STATISTICS: dict[str, Any] = {
+    "metrics": _object(speculative_decoding="object"),
+    "timings": _count("cache_n", "prompt_n", "predicted_n", "draft_n", "draft_n_accepted"),
+}
+_MODEL = _object(id="string", object={"const": "model"}, owned_by="string", created="integer")
+_COUNTS = _count("input_tokens", "output_tokens")
+
+# path -> what a whole answer is; all of them may hold more
+_ANSWERS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": _object(
+        id="string",
+        object={"const": "chat.completion"},
+        created="integer",
+        model="string",
+        choices=_list(_object(index="integer", message="object", finish_reason="string")),
+        usage=_USAGE,
+        **_STATISTICS,
+    ),
+    "/v1/completions": _object(
+        id="string",
+        object={"const": "text_completion"},
+        created="integer",
+        model="string",
+        choices=_list(_object(index="integer", text="string", finish_reason="string")),
+        usage=_USAGE,
+        **_STATISTICS,
+    ),
+    "/v1/responses": _object(
+        id="string",
+        object={"const": "response"},
+        status={"enum": ["completed", "incomplete"]},
+        model="string",
+        output=_list(_object(type="string", id="string")),
+        usage=_COUNTS,
+        **_STATISTICS,
+    ),
+    "/v1/messages": _object(
+        id="string",
+        type={"const": "message"},
+        role={"const": "assistant"},
+        model="string",
+        content=_list(_object(type="string")),
+        stop_reason={"enum": ["end_turn", "max_tokens", "stop_sequence", "tool_use"]},
+        usage=_COUNTS,
+    ),
+    "/v1/messages/count_tokens": _count("input_tokens"),
+    "/tokenize": _object(tokens="array"),
+    "/detokenize": _object(content="string"),
+    "/v1/models": _object(object={"const": "list"}, data=_list(_MODEL)),
+    "/v1/models/{id}": _MODEL,
+    "/health": _object(status={"const": "ok"}),
+    "/props": _object(
+        default_generation_settings=_count("n_ctx"), total_slots="integer", model_alias="string"
+    ),
+    "/slots": _list(_object(id="integer", n_ctx="integer", is_processing="boolean")),
+    "/openapi.json": _object(openapi="string", info="object", paths="object"),
+    "/api/live": _object(
+        model="string",
+        queue=_count("running", "waiting", "parallel", "most"),
+        kv=_count("used", "size"),
+        totals="object",
+        running="array",
+        recent="array",
+    ),
+    "/api/answers/{id}": _object(id="string", pieces="array", cut="boolean"),
+}
 _ERROR_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -86,7 +168,7 @@ def document(*, with_key: bool, page: bool) -> dict[str, Any]:
         schema = model.model_json_schema(ref_template=_REF)
         schemas.update(schema.pop("$defs", {}))
         schemas[model.__name__] = schema
-        content = {"application/json": {"schema": _OBJECT}}
+        content: dict[str, Any] = {"application/json": {"schema": _ANSWERS[path]}}
         if streams:
             content["text/event-stream"] = {"schema": {"type": "string"}}
         body = {"schema": {"$ref": _REF.format(model=model.__name__)}}
@@ -108,13 +190,13 @@ def document(*, with_key: bool, page: bool) -> dict[str, Any]:
         }
     }
     for path, (summary, kind) in {**_GETS, **(_LIVE if page else {})}.items():
-        schema = _OBJECT if kind == "application/json" else {"type": "string"}
+        schema = _ANSWERS[path] if kind == "application/json" else {"type": "string"}
         paths[path] = {"get": _get(path, summary, {kind: {"schema": schema}})}
     named = {"/v1/models/{id}": "One model."}
     if page:
         named["/api/answers/{id}"] = "The text of a recent answer by who proposed it."
     for path, summary in named.items():
-        get = _get(path, summary, {"application/json": {"schema": _OBJECT}})
+        get = _get(path, summary, {"application/json": {"schema": _ANSWERS[path]}})
         get["parameters"] = [
             {
                 "name": "id",
