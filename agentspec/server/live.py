@@ -27,6 +27,7 @@ where an ANSWER is::
      "tokens_per_second": 30.0, "plain_per_second": 12.5,
      "sources": {"lookup": {"drafted": 9, "accepted": 7}}}
 
+`tokens_per_second` is in the time of the answer's own passes, not of those between them.
 `plain_per_second` is what plain decoding would do: one token per pass, at the time that a pass of
 one row takes on this device as measured so far, or null while nothing is known.
 
@@ -304,7 +305,8 @@ class Live:
 
 
 def _decode_seconds(stats: TurnStats) -> float:
-    return max(0.0, stats.total_seconds - stats.prefill_seconds)
+    # without the passes of other answers, or two that take turns would both look slower than plain
+    return max(0.0, stats.total_seconds - stats.prefill_seconds - stats.waiting_seconds)
 
 
 def _per_second(tokens: int, seconds: float) -> float:

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from agentspec.answer import Answer, TokenEvent
 from agentspec.chat.tools.base import TextDelta
+from agentspec.cli.print_config import print_config
 from agentspec.control.cost import CostCurve
 from agentspec.engine.stats import SourceCount, TurnStats
 from agentspec.server import static
@@ -138,7 +140,8 @@ def feed(
             count.drafted, count.accepted = count.drafted + 2, count.accepted + 1
             stats.drafted, stats.accepted = stats.drafted + 2, stats.accepted + 1
         live.add(TokenEvent(0, (TextDelta(text),), source))
-    stats.total_seconds = 0.5 + stats.tokens / 30.0
+    stats.waiting_seconds = 2.0  # another answer had its turns
+    stats.total_seconds = 2.5 + stats.tokens / 30.0
     live.answers(answer)
     if end is not None:
         server.state.live.end(live, end)
@@ -157,7 +160,14 @@ def test_without_a_request_it_says_how_to_make_one(serve: Any, look: Any) -> Non
     assert command.startswith(f"curl -N {server.url}/v1/chat/completions")
     assert "Authorization" not in command
     json.loads(command.split("-d '")[1].removesuffix("'"))
-    assert page.text("#print-config") == "agentspec print-config opencode"
+    words = page.text("#print-config").split()
+    assert words == ["agentspec", "print-config", "opencode", "--url", server.url]
+    others = page.run("[...document.querySelectorAll('#empty code')].map((c) => c.textContent)")
+    assert len(others) > 3
+    for name in [words[2], *others]:
+        made = CliRunner().invoke(print_config, [name, *words[3:]])
+        assert made.exit_code == 0, made.output
+        assert server.url in made.output
     assert page.text("#plain") == "–"
     assert page.text("#answers") == page.text("#drafts") == ""
     assert all(url.startswith(server.url) for url in page.requests())

@@ -17,7 +17,8 @@ export const stateText = (state) => ENDS[state] ?? state;
 
 // The texts that came so far, by id.
 class Texts {
-  #known = new Map(); // id -> {pieces, whole, cut}
+  #known = new Map(); // id -> {pieces, whole, cut, gone}
+  #asked = new Set();
   #get;
 
   constructor(get) {
@@ -36,9 +37,17 @@ class Texts {
   }
 
   async fetch(id) {
-    const found = await this.#get(`api/answers/${encodeURIComponent(id)}`).catch(() => null);
-    const text = found ?? { pieces: this.#known.get(id)?.pieces ?? [], cut: false };
-    this.#known.set(id, { ...text, whole: true, gone: found === null });
+    if (this.#asked.has(id)) return;
+    this.#asked.add(id);
+    try {
+      const found = await this.#get(`api/answers/${encodeURIComponent(id)}`);
+      const text = found ?? { pieces: this.#known.get(id)?.pieces ?? [], cut: false };
+      this.#known.set(id, { ...text, whole: true, gone: found === null });
+    } catch {
+      // the connection is lost: it is asked for again once there is one
+    } finally {
+      this.#asked.delete(id);
+    }
   }
 
   keep(ids) {
@@ -188,7 +197,7 @@ export class Answers {
     const text = this.#texts.of(id);
     const ended = !["waiting", "reading", "writing"].includes(answer.state);
     if (ended && !text?.whole) {
-      this.#texts.fetch(id).then(() => this.#shown === id && this.#drawText());
+      this.#texts.fetch(id).then(() => this.#shown === id && this.#texts.of(id)?.whole && this.#draw());
       if (!text) return;
     }
     const box = $("text");

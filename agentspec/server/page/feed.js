@@ -119,7 +119,11 @@ export class Feed {
     if (name === "live") {
       this.#failures = 0;
       this.#on.state("live", data.draining ? "finishing what runs, then it stops" : "live");
-      this.#on.live(data);
-    } else if (name === "pieces") this.#on.pieces(data);
+    }
+    try {
+      if (name === "live" || name === "pieces") this.#on[name](data);
+    } catch (error) {
+      reportError(error); // a fault of the page, not of the connection
+    }
   }
 }

@@ -52,11 +52,14 @@ function state(name, text) {
 function tiles({ totals, running, recent, kv, slots, queue }) {
   const writing = running.filter((answer) => answer.state === "writing");
   const newest = recent.findLast((answer) => answer.tokens > 0);
-  const fast = writing.length
-    ? writing.reduce((all, answer) => all + answer.tokens_per_second, 0)
+  // answers that take turns: what all have written, in the time of their own passes
+  const begun = writing.filter((answer) => answer.tokens_per_second > 0);
+  const spent = begun.reduce((all, answer) => all + answer.tokens / answer.tokens_per_second, 0);
+  const fast = spent
+    ? begun.reduce((all, answer) => all + answer.tokens, 0) / spent
     : (newest?.tokens_per_second ?? 0);
   const plain = totals.plain_per_second;
-  tile("fast", speed(fast), writing.length ? "tok/s, now" : newest ? "tok/s, last answer" : "tok/s");
+  tile("fast", speed(fast), spent ? "tok/s, now" : newest ? "tok/s, last answer" : "tok/s");
   tile("plain", plain ? `≈ ${speed(plain)}` : "–", plain ? "tok/s, estimate" : "not measured yet");
   const overall = totals.tokens_per_second;
   tile(
@@ -181,6 +184,8 @@ function prepare() {
   const url = new URL("v1/chat/completions", document.baseURI).href;
   const key = feed.hasKey ? `  -H "Authorization: Bearer $AGENTSPEC_API_KEY" \\\n` : "";
   const body = '{"stream": true, "messages": [{"role": "user", "content": "Write a haiku about caches."}]}';
+  const base = new URL(".", document.baseURI).href.replace(/\/$/, "");
+  say($("print-config"), `agentspec print-config opencode --url ${base}`);
   say($("curl"), `curl -N ${url} \\\n${key}  -H "Content-Type: application/json" \\\n  -d '${body}'`);
 }
 
