@@ -1,0 +1,254 @@
+"""Drives `agentspec serve` with real coding agents, without a terminal.
+
+    python -m scripts.clients [CLIENT …] [--model NAME]
+
+Each client gets an empty home, a small repository with a bug, and the configuration that
+`agentspec print-config` prints. Without --model it talks to a scripted model, whose calls are
+known; with it, to a model file, where only the connection, the stream and the rounds of calls are
+judged, not how clever the model is. Clients are looked for in PATH and in the folders of
+CLIENTS_PATH.
+Exit code 1 when a check fails, 2 when no client is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scripts.client_agents import AGENTS, FIXED, Agent, Place, find, search_path
+from scripts.client_scripted import ScriptedServer
+from scripts.client_tap import Exchange, Tap
+from scripts.client_turns import Turn, turns_of
+
+_AGENTSPEC = [sys.executable, "-c", "from agentspec.cli import main; main()"]
+
+
+@dataclass(slots=True)
+class Run:
+    """What came of one client."""
+
+    client: str
+    version: str
+    seconds: float = 0.0
+    exit_code: int | None = None  # None: it ran past its time
+    output: str = ""
+    fixed: bool = False
+    exchanges: list[Exchange] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    checks: dict[str, str] = field(default_factory=dict)
+    """What was checked, and "" or what is wrong."""
+
+    @property
+    def good(self) -> bool:
+        return not any(self.checks.values())
+
+
+@contextlib.contextmanager
+def _real_server(model: str, key: str, options: list[str]) -> Iterator[int]:
+    """`agentspec serve` as users start it; gives its port."""
+    env = {**os.environ, "AGENTSPEC_API_KEY": key}
+    command = [*_AGENTSPEC, "serve", model, "--port", "0", *options]
+    server = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/v1", server.stdout.readline())
+        if found is None:
+            raise SystemExit("agentspec serve did not start; its error is above")
+        yield int(found[1])
+    finally:
+        for sig in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+            server.send_signal(sig)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.wait(10)
+                break
+
+
+def _version(program: str, env: dict[str, str]) -> str:
+    got = subprocess.run([program, "--version"], env=env, capture_output=True, text=True)
+    found = re.search(r"\d+\.\d+[\w.+-]*", got.stdout)
+    return found[0] if found else "unknown"
+
+
+def _environment(place: Place, key: str) -> dict[str, str]:
+    temporary = place.home / "tmp"
+    temporary.mkdir(exist_ok=True)
+    kept = {name: os.environ[name] for name in ("LANG", "LC_ALL") if name in os.environ}
+    return {
+        **kept,
+        "PATH": search_path(),
+        "HOME": str(place.home),
+        "TMPDIR": str(temporary),
+        "TERM": "dumb",
+        "NO_COLOR": "1",
+        "NO_PROXY": "127.0.0.1,localhost",
+        "AGENTSPEC_API_KEY": key,
+    }
+
+
+def _configuration(agent: Agent, url: str, key: str, max_tokens: int | None) -> str:
+    command = [*_AGENTSPEC, "print-config", agent.config, "--url", url]
+    if max_tokens is not None:
+        command += ["--max-tokens", str(max_tokens)]
+    env = {**os.environ, "AGENTSPEC_API_KEY": key}
+    got = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+    return got.stdout
+
+
+def drive(
+    name: str,
+    *,
+    model: str | None = None,
+    seconds: float = 120,
+    options: list[str] | None = None,
+    max_tokens: int | None = None,
+) -> Run:
+    """Run one client to its end, against the scripted model or a model file."""
+    agent = AGENTS[name]
+    program = find(agent)
+    assert program is not None, f"{agent.program} is not installed"
+    key = secrets.token_urlsafe(24)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+        place = Place.make(folder)
+        if model is None:
+            server = ScriptedServer(agent.script(place), n_ctx=1 << 19, keys=(key,))
+            port = stack.enter_context(server).port
+        else:
+            port = stack.enter_context(_real_server(model, key, options or []))
+        tap = stack.enter_context(Tap(port))
+        os.environ["AGENTSPEC_API_KEY"] = key
+        env = _environment(place, key)
+        run = Run(name, _version(program, env))
+        started = agent.start(place, _configuration(agent, tap.url, key, max_tokens))
+        begun = time.monotonic()
+        _wait(run, [program, *started.command], {**env, **started.env}, place, seconds)
+        run.seconds = time.monotonic() - begun
+        run.fixed = place.file.read_text() == FIXED
+        # what print-config asked is not the client's
+        run.exchanges = [each for each in tap.exchanges() if each.at > begun]
+    run.turns = turns_of(run.exchanges)
+    run.checks = _checks(run, agent, scripted=model is None)
+    return run
+
+
+def _wait(run: Run, command: list[str], env: dict[str, str], place: Place, seconds: float) -> None:
+    with open(place.home / "output", "w+b") as output:
+        child = subprocess.Popen(
+            command,
+            cwd=place.project,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            run.exit_code = child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # and what the client left running
+            child.wait()
+        output.seek(0)
+        run.output = output.read().decode("utf-8", "replace")
+
+
+def _checks(run: Run, agent: Agent, *, scripted: bool) -> dict[str, str]:
+    errors = [f"{e.status} {e.method} {e.path}" for e in run.exchanges if e.status >= 400]
+    whole = [turn for turn in run.turns if turn.ended]
+    rounds = [later for early in run.turns for later in run.turns if early.answers(later)]
+    found = {
+        "connection": "" if any(turn.ok for turn in run.turns) else "no request was answered",
+        "stream": "" if any(turn.streamed and turn.ended for turn in whole) else "none was whole",
+        "no errors": ", ".join(errors),
+        "clean end": {0: "", None: "ran past its time"}.get(run.exit_code, f"exit {run.exit_code}"),
+    }
+    if agent.calls:
+        missing = "no result of a call came back"
+        if not scripted and not any(turn.calls for turn in run.turns):
+            missing = "the model made no call"
+        found["tool round"] = "" if rounds else missing
+        reused = [later.cached for later in rounds]
+    else:
+        main = [turn for turn in run.turns if turn.streamed]
+        back = [turn for turn in main if "AssertionError" in turn.asked]
+        found["tool round"] = "" if back else "no report of the tests came back"
+        reused = [turn.cached for turn in main[1:]]
+    found["prefix reuse"] = "" if any(reused) else "nothing was reused"
+    if scripted:
+        found["edit"] = "" if run.fixed else "area.py is not as it should be"
+    return found
+
+
+def show(run: Run) -> Iterator[str]:
+    """A run in lines of text."""
+    yield f"{run.client} {run.version}: {'good' if run.good else 'BAD'} in {run.seconds:.1f} s"
+    for turn in run.turns:
+        yield f"    {turn}"
+    for name, problem in run.checks.items():
+        yield f"    {name}: {problem or 'yes'}"
+
+
+def _save(run: Run, folder: Path) -> None:
+    """Everything that was said, for reading."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{run.client}.out").write_text(run.output)
+    with open(folder / f"{run.client}.jsonl", "w") as file:
+        for each in run.exchanges:
+            record = {
+                "method": each.method,
+                "path": each.path,
+                "headers": dict(each.headers),
+                "sent": each.sent(),
+                "status": each.status,
+                "answer": each.answer.decode("utf-8", "replace"),
+            }
+            file.write(json.dumps(record) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("clients", nargs="*", metavar="CLIENT", help=", ".join(AGENTS))
+    parser.add_argument("--model", help="Catalog name or GGUF path; default: the scripted model.")
+    parser.add_argument("--seconds", type=float, default=120, help="Most time of a client.")
+    parser.add_argument("--max-tokens", type=int, help="Most tokens of an answer.")
+    parser.add_argument("--serve", default="", help="Further options of agentspec serve.")
+    parser.add_argument("--save", type=Path, help="Folder for everything that was said.")
+    given = parser.parse_args()
+    if wrong := set(given.clients) - set(AGENTS):
+        parser.error(f"no such client: {', '.join(sorted(wrong))}")
+    good, ran = True, 0
+    for name in given.clients or AGENTS:
+        if find(AGENTS[name]) is None:
+            print(f"{name}: not installed ({AGENTS[name].program} is in no folder of PATH)")
+            continue
+        run = drive(
+            name,
+            model=given.model,
+            seconds=given.seconds,
+            options=given.serve.split(),
+            max_tokens=given.max_tokens,
+        )
+        print("\n".join(show(run)), flush=True)
+        if given.save:
+            _save(run, given.save)
+        ran += 1
+        good &= run.good
+    return 2 if not ran else 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
