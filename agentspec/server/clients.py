@@ -84,8 +84,8 @@ def codex(served: Served) -> str:
 
 def claude(served: Served) -> str:
     """~/.claude/settings.json of Claude Code, or a file for `claude --settings FILE`."""
-    names = ("ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL")
-    names += ("ANTHROPIC_DEFAULT_SONNET_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL")
+    names = ["ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL"]
+    names += ["ANTHROPIC_DEFAULT_SONNET_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL"]
     env = {
         "ANTHROPIC_BASE_URL": served.url,
         **dict.fromkeys(names, served.model),

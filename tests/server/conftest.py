@@ -17,7 +17,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 HI = [{"role": "user", "content": "hi"}]
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "read",
@@ -68,7 +68,7 @@ def client(chat: Any) -> Iterator[Callable[..., Any]]:
             if isinstance(engine, str):
                 engine = chat.engine(chat.writing(engine))
             app = create_app(engine, ServerOptions(**options))
-            made = TestClient(app, base_url=f"http://{at}", raise_server_exceptions=True)
+            made: Any = TestClient(app, base_url=f"http://{at}", raise_server_exceptions=True)
             made.engine = engine
             made.state = app.state.server
             return stack.enter_context(made)

@@ -225,7 +225,7 @@ def test_logprobs_stop_and_length(client: Any) -> None:
     assert whole["finish_reason"] == "stop"
     assert [len(e["top_logprobs"]) for e in whole["logprobs"]["content"]] == [2] * 5
     answer = client("Hello.").post(URL, json={**request, "stream": True})
-    entries = []
+    entries: list[Any] = []
     for _, chunk in sse_events(answer.text)[:-1]:
         logprobs = chunk["choices"][0]["logprobs"]
         entries += logprobs["content"] if logprobs else []

@@ -7,7 +7,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -54,6 +55,10 @@ def ask(url: str, path: str = CHAT, **options: Any) -> Any:
     return httpx.post(url + path, json={**API_BODIES[path], **options}, timeout=20)
 
 
+def ask_text(url: str, path: str) -> str:
+    return str(ask(url, path, stream=True).text)
+
+
 def raw_request(port: int, body: dict[str, Any], path: str = CHAT) -> socket.socket:
     """A connection on which a request was sent and whose answer nobody reads."""
     data = json.dumps(body).encode()
@@ -73,6 +78,14 @@ def hang_up(sock: socket.socket) -> None:
 def quiet(server: Any) -> bool:
     line = server.state.line
     return not line.running and not line.waiting and not server.state.live._running
+
+
+def passes_above(engine: Any, number: int) -> Callable[[], bool]:
+    return lambda: len(engine.target.passes) > number
+
+
+def asked_for(server: Any, number: int) -> bool:
+    return bool(server.state.line.running + server.state.line.waiting == number)
 
 
 def busy(engine: Any) -> bool:
@@ -121,9 +134,7 @@ def test_keep_alive_events_of_each_api(serve: Any, chat: Any) -> None:
     server = serve(engine, parallel=1)
     engine.target.gate.clear()
     # one is held in its first pass, the others in the line
-    asked = [
-        background(lambda path=path: ask(server.url, path, stream=True).text) for path in API_BODIES
-    ]
+    asked = [background(partial(ask_text, server.url, path)) for path in API_BODIES]
     wait_for(lambda: server.state.line.waiting == 3)
     time.sleep(0.3)
     engine.target.gate.set()
@@ -146,7 +157,7 @@ def test_a_client_that_hangs_up_while_it_generates(serve: Any, chat: Any, stream
             body["max_tokens"] = 5000
         before = len(engine.target.passes)
         sock = raw_request(server.port, body, path)
-        wait_for(lambda before=before: len(engine.target.passes) > before + 3)
+        wait_for(passes_above(engine, before + 3))
         hang_up(sock)
         begun, passes = time.monotonic(), len(engine.target.passes)
         wait_for(lambda: quiet(server))
@@ -165,7 +176,7 @@ def test_a_client_that_hangs_up_while_its_prompt_is_read(serve: Any, chat: Any) 
         before = len(engine.target.passes)
         long = [{"role": "user", "content": f"{stream}" + "x" * 8000}]
         sock = raw_request(server.port, {"messages": long, "stream": stream})
-        wait_for(lambda before=before: len(engine.target.passes) > before + 2)
+        wait_for(passes_above(engine, before + 2))
         hang_up(sock)
         wait_for(lambda: quiet(server))
         assert len(engine.target.passes) - before < 100
@@ -198,7 +209,7 @@ def test_a_full_line_is_a_429_that_says_when(serve: Any, chat: Any) -> None:
     threads = []
     for n in range(2):
         threads.append(background(lambda: ask(server.url)))
-        wait_for(lambda n=n: server.state.line.running + server.state.line.waiting == n + 1)
+        wait_for(partial(asked_for, server, n + 1))
     for path in API_BODIES:
         answer = ask(server.url, path)
         assert answer.status_code == 429
@@ -329,7 +340,7 @@ def test_a_hundred_cancelled_requests_leave_nothing_behind(serve: Any, chat: Any
         before = len(engine.target.passes)
         sock = raw_request(server.port, body, path)
         if n % 5:
-            wait_for(lambda before=before, n=n: len(engine.target.passes) > before + n % 4)
+            wait_for(passes_above(engine, before + n % 4))
         hang_up(sock)
         if n in (19, 99):
             wait_for(lambda: quiet(server))

@@ -76,7 +76,7 @@ def test_the_events_of_a_stream_as_codex_reads_them(client: Any, chat: Any) -> N
         "response.completed",
     ]
     deltas = {"reasoning_text": "", "output_text": "", "function_call_arguments": ""}
-    done = []
+    done: list[Any] = []
     for name, data in events:
         assert name is not None
         if name.endswith(".delta"):

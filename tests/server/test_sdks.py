@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -134,7 +134,7 @@ def test_the_sdks_raise_what_fails_in_a_stream(serve: Any, chat: Any) -> None:
         openai.OpenAI(base_url=f"{server.url}/v1", api_key=KEY, max_retries=0) as one,
         anthropic.Anthropic(base_url=server.url, api_key=KEY, max_retries=0) as other,
     ):
-        for error, begin in (
+        cases: list[tuple[Any, Callable[[], Any]]] = [
             (openai.APIError, lambda: one.chat.completions.create(messages=HI, **ask)),
             (
                 openai.APIError,
@@ -145,7 +145,8 @@ def test_the_sdks_raise_what_fails_in_a_stream(serve: Any, chat: Any) -> None:
                 anthropic.APIStatusError,
                 lambda: other.messages.create(messages=HI, max_tokens=500, **ask),
             ),
-        ):
+        ]
+        for error, begin in cases:
             engine.target.fail_at = frozenset({len(engine.target.passes) + 2})
             with pytest.raises(error, match="engine failed"):
                 list(begin())
