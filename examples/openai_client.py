@@ -1,0 +1,37 @@
+"""A tool loop over streams with OpenAI's SDK: python examples/openai_client.py [URL]"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from openai import OpenAI
+
+PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+READ: Any = {"type": "function", "function": {"name": "read", "parameters": PARAMETERS}}
+
+
+def main(url: str = "http://127.0.0.1:8080", prompt: str = "What does README.md say?") -> None:
+    client = OpenAI(base_url=f"{url}/v1", api_key=os.environ.get("AGENTSPEC_API_KEY", "none"))
+    model = client.models.list().data[0].id
+    messages: list[Any] = [{"role": "user", "content": prompt}]
+    while True:
+        with client.chat.completions.stream(model=model, messages=messages, tools=[READ]) as stream:
+            for event in stream:
+                if event.type == "content.delta":
+                    print(event.delta, end="", flush=True)
+            message = stream.get_final_completion().choices[0].message
+        messages.append(message.model_dump(exclude_none=True))
+        if not message.tool_calls:
+            return print()
+        for call in message.tool_calls:
+            path = Path(json.loads(call.function.arguments)["path"])
+            content = path.read_text()
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
