@@ -108,6 +108,8 @@ class _Endpoint:
             failure = failure_of(error)
             self._state.metrics.refused(failure.status)
             await _refusal(failure, request.url.path)(scope, receive, send)
+        finally:
+            self._state.intake.release(scope)
 
 
 def _refusal(failure: Failure, path: str) -> JSONResponse:
@@ -128,7 +130,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _generate(state: State, request: Request, *, dialect: Dialect[Any]) -> Any:
-    raw = await read_body(request, state.options)
+    raw = await read_body(request, state.intake)
     client = request.headers.get("user-agent", "")
     return await while_connected(request.receive, _answer(state, raw, client, dialect))
 
@@ -169,13 +171,13 @@ async def _run(
                     text = stream.idle(step) if isinstance(step, Idle) else stream.step(step)
                     if text:
                         yield text
+            last = stream.end()
         except Exception as error:
             failure = failure_of(error)
             state.metrics.refused(failure.status)
             job.failed = True
-            yield stream.failed(failure)
-            return
-        yield stream.end()
+            last = stream.failed(failure)
+        yield last
 
 
 async def _no_embeddings(state: State, request: Request) -> Response:

@@ -8,21 +8,51 @@ from math import isfinite
 from typing import Any, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Scope
 
 from agentspec.server.errors import Failure
 from agentspec.server.options import ServerOptions
 from agentspec.server.sse import ClientGoneError
 
+_HELD = "agentspec.held"
+_SHARE = 8
 
-async def read_body(request: Request, options: ServerOptions) -> bytes:
-    """The whole body. Raises Failure 408, 411 … 415 and ClientGoneError."""
+
+class Intake:
+    """How many bytes of bodies are in memory: many large ones at a time are told to wait."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self.options = options
+        self.held = 0
+        self._most = _SHARE * options.max_body
+
+    def take(self, scope: Scope, size: int) -> None:
+        """Count bytes of a request. Raises Failure 429 when there are too many of all."""
+        if self.held + size > self._most:
+            raise Failure(
+                429,
+                "too many large requests at a time; try again",
+                "rate_limit_error",
+                retry_after=5,
+            )
+        self.held += size
+        scope[_HELD] = scope.get(_HELD, 0) + size
+
+    def release(self, scope: Scope) -> None:
+        """The request is answered."""
+        self.held -= scope.pop(_HELD, 0)
+
+
+async def read_body(request: Request, intake: Intake) -> bytes:
+    """The whole body. Raises Failure 408, 413, 415 and 429, and ClientGoneError."""
+    options = intake.options
     _check_type(request)
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and len(declared) < 20 and int(declared) > options.max_body:
         raise _too_large(options)
     try:
         async with asyncio.timeout(options.body_seconds):
-            return await _collect(request, options)
+            return await _collect(request, intake)
     except TimeoutError:
         raise Failure(
             408, f"the body did not arrive within {options.body_seconds:g} seconds"
@@ -43,13 +73,15 @@ def _check_type(request: Request) -> None:
         raise Failure(415, "a compressed body is not taken")
 
 
-async def _collect(request: Request, options: ServerOptions) -> bytes:
+async def _collect(request: Request, intake: Intake) -> bytes:
+    options = intake.options
     parts: list[bytes] = []
     size = 0
     async for part in request.stream():
         size += len(part)
         if size > options.max_body:
             raise _too_large(options)
+        intake.take(request.scope, len(part))
         parts.append(part)
     return b"".join(parts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
@@ -13,11 +14,14 @@ from agentspec.aio import in_thread
 from agentspec.answer import Answer, TokenEvent
 from agentspec.api import Engine
 from agentspec.request import Request
+from agentspec.server.bodies import Intake
 from agentspec.server.live import Live, LiveAnswer
 from agentspec.server.metrics import Metrics
 from agentspec.server.options import ServerOptions
 from agentspec.server.queue import Line, Place
 from agentspec.wire import ChoiceDelta
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class State:
     def __init__(self, engine: Engine, options: ServerOptions) -> None:
         self.engine = engine
         self.options = options
+        self.intake = Intake(options)
         self.line = Line(parallel=options.parallel, waiting=options.max_queue)
         self.live = Live(
             engine,
@@ -102,6 +107,17 @@ class State:
             self.metrics.ended(live.stats, how, first=first, whole=whole)
         if how not in ("failed", "cancelled"):
             self.line.took(whole)
+        stats = live.stats
+        _log.info(
+            "%s: %s after %.2f s; %d prompt tokens, %d reused; %d tokens in %d passes",
+            live.api,
+            how,
+            whole,
+            stats.prompt_tokens,
+            stats.cached_tokens,
+            stats.tokens,
+            stats.passes,
+        )
 
 
 class Job:

@@ -75,7 +75,7 @@ class MessagesDialect:
 
 async def count_tokens(state: State, request: HttpRequest) -> JSONResponse:
     """The prompt tokens that a request would have; nothing is computed."""
-    raw = await read_body(request, state.options)
+    raw = await read_body(request, state.intake)
 
     def count() -> int:
         body = validated(CountRequest, parse_body(raw, state.options))

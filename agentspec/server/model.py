@@ -118,7 +118,7 @@ class DetokenizeRequest(RequestModel):
 
 async def tokenize(state: State, request: Request) -> Response:
     """Token ids of a text."""
-    raw = await read_body(request, state.options)
+    raw = await read_body(request, state.intake)
     tokenizer = state.engine.target.tokenizer
 
     def work() -> list[Any]:
@@ -137,7 +137,7 @@ async def tokenize(state: State, request: Request) -> Response:
 
 async def detokenize(state: State, request: Request) -> Response:
     """The text of token ids."""
-    raw = await read_body(request, state.options)
+    raw = await read_body(request, state.intake)
     tokenizer = state.engine.target.tokenizer
 
     def work() -> str:

@@ -159,6 +159,7 @@ class Server(uvicorn.Server):
 
     def _end(self) -> None:
         self._state.stop_all()
+        self._state.live.close()
         self.should_exit = True
         if self.ended_by is not None:
             self.force_exit = True

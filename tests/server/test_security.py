@@ -219,6 +219,19 @@ def test_a_body_in_chunks_is_counted_as_it_comes(client: Any) -> None:
     assert answer.status_code == 413
 
 
+def test_bodies_at_a_time_are_bounded_and_let_go(client: Any) -> None:
+    here = client(max_body=1000)
+    for path in (CHAT, "/v1/messages", "/tokenize"):
+        here.post(path, json={"messages": HI, "stream": True})
+    intake = here.state.intake
+    assert intake.held == 0
+    intake.held = 7990  # as if others were being read
+    refused = here.post(CHAT, json={"messages": HI})
+    assert refused.status_code == 429
+    assert refused.headers["retry-after"]
+    assert intake.held == 7990
+
+
 def test_headers_of_every_answer(client: Any) -> None:
     here = client()
     for answer in (
