@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from agentspec.chat.tools.json_calls import JsonMachine
-from agentspec.chat.tools.machine import Broken, Family, Reading
+from agentspec.chat.tools.machine import MAX_NAME, Broken, Family, Reading
 from agentspec.types import CallShape
 
 CALLS_BEGIN, CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -50,7 +50,7 @@ class DeepSeekMachine(JsonMachine):
         if char != "{":
             # What came before is the type, which is always "function".
             name = ""
-            while (char := (yield)) not in "\n`{" and len(name) < 256:
+            while (char := (yield)) not in "\n`{" and len(name) < MAX_NAME:
                 name += char
             if char != "\n":
                 self.read_again(char)

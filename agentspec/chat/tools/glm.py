@@ -6,8 +6,7 @@ Values are bare text that gets its type from the tool's schema; 4.7 leaves out t
 from __future__ import annotations
 
 from agentspec.chat.tools.hermes_json import CLOSE_TAG, OPEN_TAG, HermesMachine
-from agentspec.chat.tools.json_scan import dump
-from agentspec.chat.tools.machine import Broken, Family, Reading
+from agentspec.chat.tools.machine import MAX_NAME, Broken, Family, Reading
 from agentspec.chat.tools.tagged_value import tagged_value
 from agentspec.chat.tools.typed import property_schema, value_text
 from agentspec.types import CallShape
@@ -29,11 +28,11 @@ class GlmMachine(HermesMachine):
             yield from super().tagged()
             return
         name = ""
-        while (char := (yield)) not in "\n<" and len(name) < 256:
+        while (char := (yield)) not in "\n<" and len(name) < MAX_NAME:
             name += char
         self.read_again(char)
         name = name.strip()
-        parameters = self.tools[name].function.parameters if name in self.tools else None
+        parameters = self.parameters(name)
         found: dict[str, str] = {}
         mark = yield from self.then(KEY, CLOSE_TAG)
         while mark == KEY:
@@ -48,7 +47,7 @@ class GlmMachine(HermesMachine):
             found[key] = value_text(text, schema, parameters)
         if not mark:
             raise Broken("bad_form")
-        self.call(name, "{" + ", ".join(f"{dump(k)}: {v}" for k, v in found.items()) + "}")
+        self.call_with(name, found)
 
 
 class Glm(Family):

@@ -9,7 +9,7 @@ come, so reading is linear in the length of the answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agentspec.chat.tools.base import (
     CallArguments,
@@ -24,7 +24,7 @@ from agentspec.chat.tools.base import (
     ThinkingDelta,
     new_call_id,
 )
-from agentspec.chat.tools.json_scan import is_unicode
+from agentspec.chat.tools.json_scan import dump, is_unicode
 from agentspec.types import CallShape
 from agentspec.wire import Tool
 
@@ -59,7 +59,7 @@ class Machine:
     """Follows one answer, see `CallParser`; a family says what opens its calls and reads them.
 
     `marks` open a call wherever they stand, `line_marks` only where the line is blank before
-    them. No mark may begin another one of the same table.
+    them. One that begins another one goes before it.
     """
 
     def __init__(self, tools: Sequence[Tool], ids: IdSource, max_call: int) -> None:
@@ -79,9 +79,8 @@ class Machine:
         self.certain = False  # what is being read can only be a call
         marks: Mapping[str, Callable[[], Reading[None]]] = self.marks() if tools else {}
         lines = self.line_marks() if tools else {}
-        inside = {mark: read for mark, read in marks.items() if not mark.startswith(tuple(lines))}
         self._lines = frozenset(lines)
-        self._openers = (dict(marks), {**inside, **lines})
+        self._openers = (dict(marks), {**marks, **lines})
         self._heads = tuple(
             frozenset(mark[:n] for mark in table for n in range(1, len(mark) + 1))
             for table in self._openers
@@ -94,7 +93,7 @@ class Machine:
         return {}
 
     def line_marks(self) -> Mapping[str, Callable[[], Reading[None]]]:
-        """What opens a call at the beginning of a line; goes before marks that begin with it."""
+        """What opens a call at the beginning of a line."""
         return {}
 
     # -- in and out ---------------------------------------------------------------------------
@@ -272,6 +271,15 @@ class Machine:
             self._raw.clear()
         self._size = 0
 
+    def parameters(self, name: str) -> Mapping[str, Any]:
+        """The schema of a tool's arguments, empty for a tool that is not declared."""
+        return self.tools[name].function.parameters if name in self.tools else {}
+
+    def call_with(self, name: str, values: Mapping[str, str]) -> None:
+        """A complete call, of arguments whose values are JSON text."""
+        pairs = ", ".join(f"{dump(key)}: {value}" for key, value in values.items())
+        self.call(name, f"{{{pairs}}}")
+
     def call(self, name: str, arguments: str) -> None:
         """A complete call. Raises Broken when nothing can be called by the name."""
         if not name or len(name) > MAX_NAME or not is_unicode(name):
@@ -286,7 +294,6 @@ class Machine:
         ]
         self._index += 1
         self._after_call = True
-        self._fresh = False
 
 
 class Family:

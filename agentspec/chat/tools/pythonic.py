@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from agentspec.chat.tools.json_calls import JsonMachine
-from agentspec.chat.tools.json_scan import dump
 from agentspec.chat.tools.machine import MAX_NAME, SPACE, Broken, Family, Reading
 from agentspec.chat.tools.python_literal import literal
 from agentspec.types import CallShape
@@ -51,8 +50,7 @@ class PythonicMachine(JsonMachine):
                 self.read_again(char)
                 raise Broken("bad_form")
             self.certain = True
-            arguments = yield from self._arguments()
-            self.call(name, arguments)
+            self.call_with(name, (yield from self._arguments()))
             sure = True
             mark = yield from self.behind(",", "]")
             if mark != ",":
@@ -63,8 +61,8 @@ class PythonicMachine(JsonMachine):
         if mark:
             self.drop()
 
-    def _arguments(self) -> Reading[str]:
-        """Keyword arguments from behind the bracket to the closing one, as a JSON object."""
+    def _arguments(self) -> Reading[dict[str, str]]:
+        """Keyword arguments from behind the bracket to the closing one, values as JSON text."""
         found: dict[str, str] = {}
         char = yield from self.past_space()
         while char != ")":
@@ -80,7 +78,7 @@ class PythonicMachine(JsonMachine):
                 char = yield from self.past_space()
             elif char != ")":
                 raise Broken("bad_arguments")
-        return "{" + ", ".join(f"{dump(key)}: {text}" for key, text in found.items()) + "}"
+        return found
 
 
 def _name(char: str) -> Reading[tuple[str, str]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from agentspec.chat.tools.hermes_json import CLOSE_TAG, OPEN_TAG, HermesMachine
-from agentspec.chat.tools.json_scan import dump
 from agentspec.chat.tools.machine import Broken, Family, Reading
 from agentspec.chat.tools.tagged_value import tagged_value
 from agentspec.chat.tools.typed import property_schema, value_text
@@ -64,7 +63,7 @@ class QwenXmlMachine(HermesMachine):
         self.certain = sure or name in self.tools
         if not self.certain:
             raise Broken("no_name")
-        parameters = self.tools[name].function.parameters if name in self.tools else None
+        parameters = self.parameters(name)
         found: dict[str, str] = {}
         mark = yield from self.then(PARAMETER, FUNCTION_END, CLOSE_TAG)
         while mark == PARAMETER:
@@ -80,7 +79,7 @@ class QwenXmlMachine(HermesMachine):
                 break
         if not mark:
             raise Broken("bad_form")
-        self.call(name, "{" + ", ".join(f"{dump(k)}: {v}" for k, v in found.items()) + "}")
+        self.call_with(name, found)
         return mark == CLOSE_TAG
 
 

@@ -387,6 +387,14 @@ _HARMONY = [
         ("bad_form",),
     ),
     Case(to("read", f"{ARGUMENTS} and"), [READ], " and"),
+    Case(
+        f"{_A}a<|channel|>commentary??<|end|>b",
+        [],
+        "<|channel|>commentary??<|end|>b",
+        ("bad_form",),
+        "a",
+    ),
+    broken(f"<|channel|>final{' x' * 600}", "bad_form"),
 ]  # fmt: skip
 
 _TAGGED = f"<tool_call>\n{OBJECT}\n</tool_call>"
@@ -404,6 +412,8 @@ _HERMES = [
     text("plain"),
     text("  \n spaced \n"),
     Case(_TAGGED, [READ]),
+    Case(f"{_TAGGED}{OBJECT}", [READ, READ]),
+    Case(f"a {_TAGGED}{OBJECT}", [READ], f"a{OBJECT}"),
     Case(f"Let me look.\n\n{_TAGGED}\n", [READ], "Let me look."),
     Case(f"{_TAGGED}\nDone.", [READ], "\nDone."),
     Case(f"{_TAGGED}\n{_TAGGED}", [READ, READ]),

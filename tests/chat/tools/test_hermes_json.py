@@ -19,6 +19,8 @@ def test_json_answer_is_not_held_back() -> None:
     one = HermesJson().parser(TOOLS)
     assert one.feed('{"title": ') == [TextDelta('{"title":')]
     assert one.feed("1") == [TextDelta(" 1")]
+    one = HermesJson().parser(TOOLS)
+    assert one.feed('{"name": "Ada", ') == [TextDelta('{"name": "Ada",')]
 
 
 def test_arguments_come_as_they_were_written() -> None:
