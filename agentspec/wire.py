@@ -492,13 +492,15 @@ def _tool(item: object, where: str) -> Tool:
     if not isinstance(properties, Mapping):
         raise _invalid(f"{at}.parameters.properties", f"must be an object, not {_kind(properties)}")
     strict = function.get("strict")
+    if strict is not None and not isinstance(strict, bool):
+        raise _invalid(f"{at}.strict", f"must be true or false, not {_short(strict)}")
     return Tool.model_construct(
         type="function",
         function=Function.model_construct(
             name=name,
             description=_text(function, "description", at),
             parameters=dict(parameters),
-            strict=strict if isinstance(strict, bool) else None,
+            strict=strict,
         ),
     )
 

@@ -15,6 +15,7 @@ from agentspec.chat.constraint.gbnf import MAX_GRAMMAR, gbnf_to_lark, is_gbnf
 from agentspec.chat.constraint.matcher import GrammarConstraint, compile_lark
 from agentspec.chat.constraint.schema import schema_grammar
 from agentspec.chat.constraint.thinking import AfterThinking
+from agentspec.chat.tools.hermes_json import HermesJson
 from agentspec.errors import InvalidRequestError
 from agentspec.types import CallShape, Constraint
 from agentspec.wire import Tool
@@ -30,12 +31,7 @@ __all__ = [
     "tool_calls",
 ]
 
-HERMES = CallShape(
-    opening='<tool_call>\n{"name": "',
-    middle='", "arguments": ',
-    closing="}\n</tool_call>",
-    between="\n",
-)
+HERMES = HermesJson.shape
 """The calls of Qwen 2.5, Hermes and kin."""
 
 _SCHEMA = "response_format.json_schema.schema"

@@ -208,15 +208,15 @@ class CallGrammar:
             self.notes.append(f"{where} is free text: this model writes values without quotes")
         for key in sorted(_RAW_STRING_KEYS & set(schema)):
             self.notes.append(f"{where}.{key} is not held: this model writes text without quotes")
-        # tags that open something would have to be closed inside the text, and may not be
+        # An opening tag would have to be closed inside the text: parsers pair those that begin a
+        # line or follow a tag. Forbidden everywhere they would cost a walk of all tokens per mask.
         tags = [self._shape.opening.rpartition("\n")[2].strip(), self._shape.argument[0].strip()]
-        special = next(iter(self._by_length(closing)), None)
-        if special is not None:
-            tags.append(special)
         denied = "|".join(_pattern(tag) for tag in tags if tag)
         text = f"{rule.upper()}_TEXT"
-        without = f"& ~/(.|\\n)*({denied})(.|\\n)*/" if denied else ""
+        without = f"& ~/((.|\\n)*[\\n>])?({denied})(.|\\n)*/" if denied else ""
+        special = next(iter(self._by_length(closing)), None)
         if special is not None:
+            without += f" & ~/(.|\\n)*{_pattern(special)}(.|\\n)*/"
             self._rules.append(f"{text}: /(.|\\n)*/ {without}")
             return f"{text} {self._fixed(closing)}"
         self._rules.append(f"{text}: /(.|\\n)*{_pattern(closing)}/ {without}")

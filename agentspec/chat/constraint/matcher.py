@@ -17,8 +17,9 @@ _LIMITS = {
     "initial_lexer_fuel": 1_000_000,
     "step_lexer_fuel": 200_000,
     "step_max_items": 50_000,
-    "max_items_in_row": 2_000,
-    "max_grammar_size": 200_000,
+    "max_items_in_row": 5_000,
+    # symbols are numbered in 16 bits, and more of them end in a panic
+    "max_grammar_size": 50_000,
     # up to 2 kB each: a hostile pattern may not take more than 100 MB
     "max_lexer_states": 50_000,
     # the verbose ones quote the schema and the answer so far, and messages end in logs

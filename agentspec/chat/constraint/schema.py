@@ -18,6 +18,8 @@ MAX_SCHEMA = 256 * 1024
 # Written as Python's json.dumps writes it, which is what models were trained on; free white
 # space would let a small model wander.
 _SPACING = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+_MAX_PARTS = 4_000
+_MAX_KEYS = 1_000
 _MAX_PATTERN = 2_000
 _MAX_ATOMS = 20_000
 _MAX_VISITS = 200_000
@@ -53,7 +55,8 @@ def schema_grammar(
         raise InvalidRequestError(
             f"{where} has more than {MAX_SCHEMA >> 10} KiB of JSON; make it smaller", param=where
         )
-    for path, node in _nodes(schema, where):
+    for number, (path, node) in enumerate(_nodes(schema, where)):
+        _check_size(node, path, number)
         _check_patterns(node, path)
     _check_ends(schema, where)
     options: dict[str, Any] = {} if spaced else dict(_SPACING)
@@ -126,6 +129,17 @@ def _unknown_keys(root: Mapping[str, Any], where: str) -> Iterator[tuple[str, st
         for key in node:
             if key not in _HELD and key not in _ANNOTATIONS:
                 yield path, key[:60]
+
+
+def _check_size(node: Mapping[str, Any], path: str, number: int) -> None:
+    """Compiling takes time in the square of an object's keys; llguidance refuses it afterwards."""
+    keys = node.get("properties")
+    if number > _MAX_PARTS or (isinstance(keys, Mapping) and len(keys) > _MAX_KEYS):
+        raise InvalidRequestError(
+            f"{path} cannot be compiled: an object may have {_MAX_KEYS} properties, "
+            f"a schema {_MAX_PARTS} parts",
+            param=path,
+        )
 
 
 # -- patterns ---------------------------------------------------------------------------------
