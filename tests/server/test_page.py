@@ -317,6 +317,18 @@ def test_it_finds_a_server_that_was_started_again(serve: Any, look: Any) -> None
     assert page.run("document.querySelectorAll('#list li').length") == 1
 
 
+def test_an_open_page_does_not_keep_the_server(
+    serve: Any, look: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = serve()
+    page = look(server.url)
+    server.signal()
+    server.thread.join(3)
+    assert not server.thread.is_alive()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    page.wait("document.querySelector('#state').dataset.state === 'lost'")
+
+
 def test_it_says_when_the_server_finishes(serve: Any, look: Any) -> None:
     server = serve()
     page = look(server.url)
