@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
-from contextlib import aclosing, closing, contextmanager
+from contextlib import aclosing, closing, contextmanager, suppress
 from functools import lru_cache
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,11 +25,15 @@ from agentspec.chat.tools.hermes_json import HermesJson
 from agentspec.control.cost import CostCurve
 from agentspec.control.rows import ANY_ROWS, RowClass
 from agentspec.drafting import Drafting
+from agentspec.engine.kept import SessionStore
+from agentspec.engine.kept import session_key as named_key
 from agentspec.engine.sampling import SeededChance
 from agentspec.engine.sessions import SessionPool, SlotState
 from agentspec.engine.stats import TurnStats
 from agentspec.errors import (
     AgentspecError,
+    BackendError,
+    ConfigError,
     ContextOverflowError,
     EngineClosedError,
     InvalidRequestError,
@@ -41,6 +47,8 @@ from agentspec.wire import Chunk, Completion, Tool
 
 if TYPE_CHECKING:
     from agentspec.context.library import Library
+
+_log = logging.getLogger(__name__)
 
 _LEAST_CHUNK = 32
 _MARKS = 4
@@ -73,6 +81,8 @@ class Engine:
         chunk: int = 512,
         max_sessions: int = 1,
         normalise: Sequence[str] = (),
+        sessions: SessionStore | None = None,
+        session_key: str = "",
         library: Library | None = None,
     ) -> None:
         self.target = target
@@ -91,6 +101,12 @@ class Engine:
         self._scheduler = Scheduler(pool)
         self._memory = TurnMemory(target.tokenizer)
         self._normalise = check_names(normalise)
+        self._session_key = session_key or named_key(model, template.source)
+        self._store = sessions
+        if sessions is not None:
+            pool.restore(sessions)
+            with suppress(ValueError):
+                self._memory.load(sessions.note() or "[]")
         self._seats = self._seated(library)
         self._library = library
         self._encode_file = lru_cache(maxsize=256)(target.tokenizer.encode)
@@ -234,6 +250,29 @@ class Engine:
         if self._library is not None:
             self._library.keep(self.tokens)
             self._library = None
+        store, self._store = self._store, None
+        if store is not None:
+            try:
+                self._scheduler.pool.save(store)
+                store.save_note(self._memory.dump())
+            except BackendError as error:
+                _log.warning("conversations are read again after the next start: %s", error)
+
+    def save_sessions(self, folder: str | os.PathLike[str] | None = None) -> None:
+        """Write the live sequences to a folder, or to that of the setting `sessions_dir`.
+
+        An engine that is loaded with it, for the same model, template and salt, goes on from them.
+        Raises BackendError when one could not be written, ConfigError without a folder, and
+        EngineClosedError.
+        """
+        store = self._store
+        if folder is not None:
+            store = SessionStore(Path(folder), self._session_key)
+        if store is None:
+            raise ConfigError("no folder for sessions: name one, or set sessions_dir")
+        with self._scheduler.between():
+            self._scheduler.pool.save(store)
+            store.save_note(self._memory.dump())
 
     def release_draft(self) -> None:
         """Free the draft model while no request runs; answers go on without it.

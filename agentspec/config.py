@@ -69,6 +69,9 @@ RULES: Mapping[str, Rule] = {
     "speculation": Rule("bool", "draft and verify; off: plain decoding", project=True),
     "exact": Rule("bool", "keep every pass in one class of bit-equal row counts", project=True),
     "max_tokens": Rule("int", "most tokens of one answer", low=1, project=True),
+    "sessions_dir": Rule("path", "folder that conversations' KV caches are kept in; none: no"),
+    "sessions_mb": Rule("int", "most megabytes kept in sessions_dir", low=1),
+    "sessions_salt": Rule("text", "sessions kept under another salt are not found"),
     "normalise": Rule(
         "choice",
         "read a header line that changes with every request as if it did not: cch is that of "
@@ -109,6 +112,9 @@ class Settings:
     exact: bool = False
     max_tokens: int = 1024
     max_sessions: int = 4
+    sessions_dir: Path | None = None
+    sessions_mb: int = 4096
+    sessions_salt: str | None = None
     normalise: Literal["off", "cch"] = "off"
     host: str = "127.0.0.1"
     port: int = 8080

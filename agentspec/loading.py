@@ -145,23 +145,30 @@ def _assemble(
 ) -> Engine:
     from agentspec.api import Engine
     from agentspec.audit.calibrate import exact_rows
+    from agentspec.backends.llama_vocab import file_identity
     from agentspec.chat.template import load_template
+    from agentspec.engine.kept import SessionStore, session_key
 
     tokenizer = target.tokenizer
     rows = ANY_ROWS
     if settings.exact:
         rows = exact_rows(_calibration(target, settings))
+    chat = load_template(
+        target.chat_template(),
+        bos=_piece(tokenizer, tokenizer.bos_id),
+        eos=_piece(tokenizer, tokenizer.eos_id),
+        template=template,
+        fallback=resolved.entry.template if resolved.entry else None,
+    )
+    key = session_key(file_identity(target.path), chat.source, settings.sessions_salt or "")
+    store = None
+    if settings.sessions_dir is not None:
+        store = SessionStore(settings.sessions_dir, key, budget=settings.sessions_mb << 20)
     return Engine(
         wrap(target) if wrap else target,
         draft=draft,
         model=resolved.entry.name if resolved.entry else resolved.path.stem,
-        template=load_template(
-            target.chat_template(),
-            bos=_piece(tokenizer, tokenizer.bos_id),
-            eos=_piece(tokenizer, tokenizer.eos_id),
-            template=template,
-            fallback=resolved.entry.template if resolved.entry else None,
-        ),
+        template=chat,
         max_tokens=settings.max_tokens,
         rows=rows,
         exact=settings.exact,
@@ -170,6 +177,8 @@ def _assemble(
         # a cancel is heard between chunks: small ones where a chunk takes seconds
         chunk=settings.n_batch if gpu_in_use(settings) else min(settings.n_batch, 128),
         max_sessions=settings.max_sessions,
+        sessions=store,
+        session_key=key,
         normalise=() if settings.normalise == "off" else (settings.normalise,),
         library=_library(target, workspace) if settings.speculation else None,
     )

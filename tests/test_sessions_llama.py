@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agentspec import loading
+from agentspec.request import parse_text_request
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 6
 
@@ -119,6 +120,41 @@ def test_a_cache_that_cannot_be_cut_begins_at_the_end_of_the_last_prompt(
         assert cached(again) >= first.usage.prompt_tokens - 20
     with load(tiny(kind), max_sessions=1) as engine:
         assert engine.complete(talk, max_tokens=12).text == again.text
+
+
+def raw(engine: Any, ids: list[int]) -> Any:
+    answer, events = engine.begin(parse_text_request(ids, max_tokens=8))
+    for event in events:
+        answer.add(event)
+    return answer.completion()
+
+
+@pytest.mark.parametrize("kind", ["dense", "swa", "recurrent", "hybrid"])
+def test_a_restart_goes_on_where_it_was(
+    load: Any, tiny: Any, kind: str, tmp_path: Path, caplog: Any
+) -> None:
+    folder = tmp_path / "sessions"
+    told = {"max_sessions": 2, "sessions_dir": folder, "speculation": False}
+    with load(tiny(kind), **told) as engine:
+        engine.complete(ask(1), max_tokens=12)
+        ids = [*engine.tokens, *b" and then"]
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    with load(tiny(kind)) as engine:
+        expected = raw(engine, ids).text
+    with load(tiny(kind), **told) as engine:
+        again = raw(engine, ids)
+        assert again.text == expected
+        assert cached(again) >= len(ids) - 12
+    with load(tiny(kind), sessions_salt="other", **told) as engine:
+        assert cached(raw(engine, ids)) == 0
+    for path in folder.glob("*.state"):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    caplog.clear()
+    with load(tiny(kind), **told) as engine:
+        assert cached(raw(engine, ids)) == 0
+    assert len([r for r in caplog.records if "damaged" in r.message]) == 1
 
 
 @pytest.mark.weights

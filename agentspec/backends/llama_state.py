@@ -13,6 +13,7 @@ import struct
 from pathlib import Path
 
 from agentspec.errors import BackendError
+from agentspec.files import replacing
 
 _MAGIC = b"agentspec sequence 1\n"
 _HEADER = struct.Struct("<32s16sQ")
@@ -33,21 +34,17 @@ def fingerprint(model: Path, cache: str) -> bytes:
 
 def write_state(path: Path, owner: bytes, state: ctypes.Array[ctypes.c_uint8]) -> None:
     """Write a state, all or nothing. Raises BackendError, and what was there stays."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
     body = memoryview(state)
+    if not path.parent.is_dir():
+        raise BackendError(f"cannot save a sequence as {path}: there is no such folder")
     try:
-        with open(temporary, "wb") as handle:
+        with replacing(path) as handle:
             handle.write(_MAGIC + _HEADER.pack(owner, _checksum(body), body.nbytes))
             handle.write(body)
-            handle.flush()
-            os.fsync(handle.fileno())
-        os.replace(temporary, path)
     except OSError as error:
         raise BackendError(
             f"cannot save a sequence as {path}: {error.strerror or error}"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_state(path: Path, owner: bytes) -> ctypes.Array[ctypes.c_uint8]:

@@ -43,10 +43,12 @@ class _Answer:
 
     __slots__ = ("_other", "_same", "digest", "length", "tail", "text", "tokens")
 
-    def __init__(self, prompt: str, tokens: Sequence[int], text: str) -> None:
-        self.length = len(prompt)
-        self.tail = prompt[-_TAIL:]
-        self.digest = hashlib.blake2b(prompt.encode(), digest_size=16).digest()
+    def __init__(
+        self, length: int, tail: str, digest: bytes, tokens: Sequence[int], text: str
+    ) -> None:
+        self.length = length
+        self.tail = tail
+        self.digest = digest
         self.tokens = tuple(tokens)
         self.text = text
         self._same: set[str] = {text}
@@ -92,11 +94,30 @@ class TurnMemory:
             text = b"".join(map(self._tokenizer.piece, kept)).decode()
         except UnicodeDecodeError:
             return
-        answer = _Answer(prompt.text, kept, text)
+        digest = hashlib.blake2b(prompt.text.encode(), digest_size=16).digest()
+        self._add(_Answer(len(prompt.text), prompt.text[-_TAIL:], digest, kept, text))
+
+    def dump(self) -> str:
+        """All of it as text, for `load`."""
+        with self._lock:
+            answers = list(self._answers.values())
+        return json.dumps([[a.length, a.tail, a.digest.hex(), a.tokens, a.text] for a in answers])
+
+    def load(self, text: str) -> None:
+        """Remember what another memory of the same vocabulary did. Raises ValueError."""
+        try:
+            for length, tail, digest, tokens, said in json.loads(text):
+                ids = list(map(int, tokens))
+                if b"".join(map(self._tokenizer.piece, ids)).decode() == said:
+                    self._add(_Answer(int(length), str(tail), bytes.fromhex(digest), ids, said))
+        except (TypeError, IndexError, RecursionError) as error:
+            raise ValueError("no answers") from error
+
+    def _add(self, answer: _Answer) -> None:
         key = answer.digest, answer.tokens
         with self._lock:
             if self._answers.pop(key, None) is None:
-                self._held += len(kept)
+                self._held += len(answer.tokens)
             self._answers[key] = answer
             while self._held > self._most:
                 _, oldest = self._answers.popitem(last=False)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from agentspec.backends.base import Backend, Checkpoint, Output, Rollback, Rows, SeqId
 from agentspec.errors import (
     AgentspecError,
+    BackendError,
     CancelledError,
     ContextOverflowError,
     InvalidRequestError,
@@ -154,6 +156,25 @@ class LiveSequence:
             self._clear()
             raise
         self.tokens, self._valid = other.tokens[: length + 1], length
+
+    def load(self, path: Path, tokens: Sequence[int]) -> None:
+        """Become a saved sequence of these tokens, all but the last in its cache.
+
+        Raises BackendError, and is empty then.
+        """
+        self.tokens, self._valid, self.low = [], 0, 0
+        self._marks.clear()
+        self.backend.drop(self._seq)
+        try:
+            self._seq = self.backend.load(path)
+            held = self.backend.length(self._seq)
+            if held != len(tokens) - 1:
+                raise BackendError(f"{path} holds {held} tokens instead of {len(tokens) - 1}")
+        except BaseException:
+            self.backend.drop(self._seq)
+            self._seq = self.backend.open()
+            raise
+        self.tokens, self._valid, self.low = list(tokens), held, held
 
     def unload(self) -> None:
         """Free the cache and keep the tokens: they are read again before the next pass."""

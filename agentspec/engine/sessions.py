@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from agentspec.backends.base import Backend, Rollback
+from agentspec.engine.kept import SessionStore
 from agentspec.engine.session import LiveSequence
 from agentspec.engine.stats import TurnStats
+from agentspec.errors import BackendError
 
 _WORTH = 16
 """Tokens of a shared prefix from which on it decides where a request goes."""
@@ -224,6 +226,48 @@ class SessionPool:
         if slot.follower is not None:
             slot.follower.unload()
         self._follow_cuts()
+
+    # on disk
+
+    def save(self, store: SessionStore) -> None:
+        """Keep every sequence, the longest unused first. Raises BackendError if one was not."""
+        problem: BackendError | None = None
+        for slot in sorted(self.slots, key=lambda slot: slot.used):
+            sequence = slot.sequence
+            tokens = sequence.tokens[: sequence.cached + 1]
+            try:
+                if len(tokens) > 1:
+                    store.save(tokens, lambda path, seq=sequence.seq: self.backend.save(seq, path))  # type: ignore[misc]
+            except BackendError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+
+    def restore(self, store: SessionStore) -> int:
+        """Fill empty sequences with kept ones, the latest first; how many.
+
+        Damaged ones are removed.
+        """
+        store.tidy()
+        empty = [slot for slot in self.slots if slot.task is None and not slot.sequence.cached]
+        room = self.backend.n_ctx - self._used()
+        restored: list[Slot] = []
+        for kept in store.found():
+            if not empty:
+                break
+            if len(kept.tokens) > room or max(kept.tokens) >= self.backend.vocab_size:
+                continue
+            try:
+                empty[0].sequence.load(kept.state, kept.tokens)
+            except BackendError as error:
+                store.damaged(kept, error)
+                continue
+            room -= len(kept.tokens)
+            restored.append(empty.pop(0))
+        for slot in reversed(restored):
+            self._clock += 1
+            slot.used = self._clock
+        return len(restored)
 
     # all of them
 

@@ -1,0 +1,212 @@
+"""Sequences on disk, so that conversations go on after a restart without reading them again.
+
+Two files each: the backend's state, and a list of its tokens that names it. The list is written
+last and each file at once or not at all, so a sequence is there when its list is; what a crash
+leaves without one is removed later. A file that is not what it was costs its sequence, no more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentspec.errors import AgentspecError, BackendError
+from agentspec.files import replacing
+
+_log = logging.getLogger(__name__)
+
+_VERSION = 1
+_LIST, _STATE = ".session.json", ".state"
+_STRAY_SECONDS = 600.0
+_LEAST = 64
+
+
+def session_key(*parts: str) -> str:
+    """Names what a saved sequence depends on: model, template, salt."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part.encode()).to_bytes(8, "little") + part.encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One saved sequence."""
+
+    list: Path
+    state: Path
+    tokens: tuple[int, ...]
+
+
+class SessionStore:
+    """Saved sequences of one key in a folder that several may share, at most `budget` bytes.
+
+    The oldest are removed first, whoever wrote them. Nothing here raises for what lies in the
+    folder: whatever is damaged is removed with one warning.
+    """
+
+    def __init__(self, folder: Path, key: str, *, budget: int = 4 << 30) -> None:
+        self.folder = folder
+        self.key = key
+        self.budget = budget
+        self._warned = False
+
+    def save(self, tokens: Sequence[int], write: Callable[[Path], None]) -> None:
+        """Keep a sequence whose state `write` writes; what it continues is replaced.
+
+        Raises BackendError when nothing could be written; what was there stays.
+        """
+        if len(tokens) < _LEAST:
+            return
+        earlier = [
+            kept for kept in self.found() if kept.tokens == tuple(tokens[: len(kept.tokens)])
+        ]
+        name = f"{self.key[:16]}-{secrets.token_hex(8)}"
+        state = self.folder / (name + _STATE)
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write(state)
+            body = {"key": self.key, "state": state.name, "tokens": list(tokens)}
+            text = json.dumps(body, separators=(",", ":"))
+            with replacing(self.folder / (name + _LIST)) as file:
+                file.write(f"{_VERSION} {_checksum(text)}\n{text}".encode())
+        except OSError as error:
+            self._remove(state)
+            raise BackendError(
+                f"cannot keep a session in {self.folder}: {error.strerror or error}"
+            ) from error
+        except AgentspecError:
+            self._remove(state)
+            raise
+        for kept in earlier:
+            self.forget(kept)
+        self.tidy()
+
+    def found(self) -> list[Kept]:
+        """The saved sequences of this key, the latest first."""
+        out: list[Kept] = []
+        for path in self._newest(_LIST):
+            kept = self._read(path)
+            if kept is not None:
+                out.append(kept)
+        return out
+
+    def save_note(self, text: str) -> None:
+        """Keep a text beside the sequences, instead of the last. Raises BackendError."""
+        try:
+            with replacing(self._note, folder_mode=0o700) as file:
+                file.write(f"{_VERSION} {_checksum(text)}\n{text}".encode())
+        except OSError as error:
+            raise BackendError(
+                f"cannot keep a session in {self.folder}: {error.strerror or error}"
+            ) from error
+
+    def note(self) -> str:
+        """The text that was kept, empty when there is none that is whole."""
+        try:
+            return _checked(self._note.read_bytes())
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError) as error:
+            self._warn(self._note, error)
+            self._remove(self._note)
+            return ""
+
+    @property
+    def _note(self) -> Path:
+        return self.folder / f"{self.key[:16]}.turns.json"
+
+    def forget(self, kept: Kept) -> None:
+        """Remove one: its list first, so that none stands without its state."""
+        self._remove(kept.list)
+        self._remove(kept.state)
+
+    def damaged(self, kept: Kept, why: Exception) -> None:
+        """Remove one that could not be restored."""
+        self._warn(kept.list, why)
+        self.forget(kept)
+
+    def tidy(self) -> None:
+        """Keep to the budget, and remove what a crash has left."""
+        used = 0
+        named: set[str] = set()
+        for path in self._newest(_LIST):
+            state = path.with_name(path.name.removesuffix(_LIST) + _STATE)
+            used += _size(path) + _size(state)
+            if used > self.budget:
+                self._remove(path)
+                self._remove(state)
+            else:
+                named.add(state.name)
+        for suffix in (_STATE, ".part"):
+            for path in self._newest(suffix):
+                old = time.time() - _modified(path) > _STRAY_SECONDS
+                if path.name not in named and old:
+                    self._remove(path)
+
+    def _read(self, path: Path) -> Kept | None:
+        """The list in a file; None when it is another's, or damaged and removed."""
+        if not path.name.startswith(self.key[:16]):
+            return None
+        try:
+            body = json.loads(_checked(path.read_bytes()))
+            if body["key"] != self.key:
+                return None
+            # the name is that of the list: what is inside of a file may not point anywhere
+            state = path.with_name(path.name.removesuffix(_LIST) + _STATE)
+            if body["state"] != state.name or not state.is_file():
+                raise ValueError("its state is missing")
+            return Kept(path, state, tuple(map(int, body["tokens"])))
+        except FileNotFoundError:
+            return None  # removed by another process
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            self._warn(path, error)
+            self._remove(path)
+            return None
+
+    def _newest(self, suffix: str) -> Iterator[Path]:
+        paths: list[Path] = []
+        with contextlib.suppress(OSError):
+            paths = [path for path in self.folder.iterdir() if path.name.endswith(suffix)]
+        yield from sorted(paths, key=_modified, reverse=True)
+
+    def _warn(self, path: Path, why: Exception) -> None:
+        if not self._warned:
+            _log.warning("the saved session %s is damaged and not used: %s", path, why)
+        self._warned = True
+
+    @staticmethod
+    def _remove(path: Path) -> None:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def _checked(content: bytes) -> str:
+    """The text behind a line of version and checksum. Raises ValueError."""
+    head, _, text = content.decode().partition("\n")
+    if head != f"{_VERSION} {_checksum(text)}":
+        raise ValueError("its version or checksum is another")
+    return text
+
+
+def _checksum(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.stat().st_size
+    return 0
+
+
+def _modified(path: Path) -> float:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
