@@ -128,6 +128,27 @@ def test_what_the_grammar_allows_is_read_as_calls(tokenizer: Any, family: str, c
 
 
 @pytest.mark.parametrize("family", FORMATS)
+def test_what_schemas_spell_is_text(make_tokenizer: Callable[..., Any], family: str) -> None:
+    tokenizer = make_tokenizer([EOS, *MARKS, "<|evil|>"], EOS)
+    evil = tokenizer.special["<|evil|>"]
+    schema = {
+        "type": "object",
+        "properties": {"k<|evil|>": {"enum": ["v<|evil|>"]}},
+        "required": ["k<|evil|>"],
+    }
+    declared = parse_tools([{"function": {"name": "f<|evil|>", "parameters": schema}}])
+    one = constraint.tool_calls(declared, "required", tokenizer, shape=FORMATS[family]().shape)
+    spelled = b""
+    while not one.finished:
+        mask = one.mask()
+        assert not mask[evil]
+        token = int(np.flatnonzero(mask)[0])
+        spelled += tokenizer.piece(token)
+        one.advance(token)
+    assert spelled.count(b"<|evil|>") == 3
+
+
+@pytest.mark.parametrize("family", FORMATS)
 def test_strict_tools_are_held_in_free_text(tokenizer: Any, family: str) -> None:
     shape, declared = FORMATS[family]().shape, tools(strict=True)
     if family == "harmony":

@@ -109,9 +109,9 @@ class CallGrammar:
             head = json.dumps(tool.name, ensure_ascii=False)[1:-1]
             name = head if shape.opening.endswith('"') else tool.name
             arguments = self._arguments(number, tool, where, strict=strict)
-            tail = f"{self._fixed(name + shape.middle)} {arguments} {self._fixed(shape.closing)}"
+            tail = f"{_plain(name)} {self._fixed(shape.middle)} {arguments}"
             heads.append(f"tail{number}")
-            self._rules.append(f"tail{number}: {tail}")
+            self._rules.append(f"tail{number}: {tail} {self._fixed(shape.closing)}")
         self._rules.append(f"tail: {' | '.join(heads)}")
         first = shape.before + shape.opening
         first = first.lstrip()[without:]
@@ -174,7 +174,9 @@ class CallGrammar:
         between = self._fixed(shape.argument_between)
         for i, (key, schema) in enumerate(properties.items()):
             value = self._value(f"{rule}_{i}", schema, shared, f"{where}.properties.{key}")
-            head = self._fixed(shape.argument[0] + key + shape.argument[1])
+            head = " ".join(
+                (self._fixed(shape.argument[0]), _plain(key), self._fixed(shape.argument[1]))
+            )
             skip = "" if key in required else " | {0}"
             self._rules += [
                 f"{rule}_{i}: {head} {value}",
@@ -198,7 +200,7 @@ class CallGrammar:
         named = schema.get("enum", [schema["const"]] if "const" in schema else None)
         if isinstance(named, (list, tuple)):
             written = [v if isinstance(v, str) else json.dumps(v) for v in named]
-            texts = " | ".join(self._fixed(text) for text in written)
+            texts = " | ".join(map(_plain, written))
             return f"({texts}) {self._fixed(closing)}"
         if kinds is not None and "string" not in ([kinds] if isinstance(kinds, str) else kinds):
             text, _ = schema_grammar({**shared, **schema}, where, lenient=True)
@@ -232,18 +234,21 @@ class CallGrammar:
         return [piece.decode("utf-8", "replace") for piece in found]
 
     def _fixed(self, text: str) -> str:
-        """Fixed text in Lark, special pieces as their ids."""
+        """Text of the shape in Lark, special pieces as their ids."""
         if not text:
             return ""
         pieces = self._by_length(text)
         parts = re.split(f"({'|'.join(map(re.escape, pieces))})", text) if pieces else [text]
         return " ".join(
-            f"<[{self._specials[part.encode()]}]>"
-            if part in pieces
-            else json.dumps(part, ensure_ascii=False)
+            f"<[{self._specials[part.encode()]}]>" if part in pieces else _plain(part)
             for part in parts
             if part
         )
+
+
+def _plain(text: str) -> str:
+    """Text in Lark, which special pieces that it spells never become."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _pattern(text: str) -> str:
