@@ -99,10 +99,11 @@ class Machine:
     # -- in and out ---------------------------------------------------------------------------
 
     def feed(self, text: str) -> list[Delta]:
+        ahead, send = self._ahead, self._send
         for char in text:
-            self._send(char)
-            while self._ahead:
-                self._send(self._ahead.pop())
+            send(char)
+            while ahead:
+                send(ahead.pop())
         return self._take()
 
     def finish(self) -> list[Delta]:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentspec.answer import Answer, TokenEvent
 from agentspec.chat.stream import AnswerStream
 from agentspec.chat.tools.base import CallStart, Malformed, TextDelta, ThinkingDelta
 from agentspec.chat.tools.formats import FORMATS
+from agentspec.engine.stats import TurnStats
 from agentspec.types import CallShape
-from tests.chat.tools.cases import CASES, OWN, READ, Case
+from tests.chat.tools.cases import CASES, LONG, OWN, READ, Case
 from tests.chat.tools.reading import TOOLS, answer, cut, groupings, parse
 
 FAMILIES = sorted(FORMATS)
 ALL = [pytest.param(family, case, id=f"{family}-{n}") for family in FAMILIES
        for n, case in enumerate(CASES[family])]  # fmt: skip
+ALL += [pytest.param(family, case, id=f"{family}-long{n}") for n, (family, case) in enumerate(LONG)]
 
 
 def test_every_family_has_cases() -> None:
@@ -46,6 +50,14 @@ def test_streaming_equals_reading_at_once(family: str) -> None:
             assert parse(family, [source[:i], source[i:]]) == whole
         for pieces in groupings(source):
             assert parse(family, pieces) == whole
+
+
+@pytest.mark.parametrize(("family", "case"), LONG)
+def test_long_texts_are_streamed_alike(family: str, case: Case) -> None:
+    whole = parse(family, [case.source])
+    assert parse(family, list(case.source)) == whole
+    for pieces in groupings(case.source, number=20):
+        assert parse(family, pieces) == whole
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -187,6 +199,42 @@ def test_thinking_and_calls_in_one_step(family: str) -> None:
         assert "".join(d.text for d in deltas if isinstance(d, ThinkingDelta)) == "hm"
         assert [d.name for d in deltas if isinstance(d, CallStart)] == ["read"]
         assert not [d for d in deltas if isinstance(d, TextDelta) and d.text.strip()]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_an_openai_client_puts_together(family: str) -> None:
+    """`index` always, `id` and `name` once, arguments joined, and the reason to end."""
+    cases = [c for c in OWN[family] if len(c.calls) == 2 and c.text == ""][:3]
+    for case in cases or [ONE_CALL[family]]:
+        stream = AnswerStream(parser=FORMATS[family]().parser(TOOLS))
+        got = Answer("m", TurnStats())
+        raw = case.source.encode()
+
+        def events(
+            raw: bytes = raw, stream: AnswerStream = stream, got: Answer = got
+        ) -> Generator[TokenEvent, None, None]:
+            for i in range(0, len(raw), 5):
+                yield TokenEvent(i, tuple(stream.feed(raw[i : i + 5])))
+            got.ended = "stop"
+            yield TokenEvent(0, tuple(stream.finish()))
+
+        heads: list[tuple[int, str | None, str | None]] = []
+        arguments: dict[int, str] = {}
+        for chunk in got.chunks(events()):
+            for choice in chunk.choices:
+                for piece in choice.delta.tool_calls or ():
+                    assert piece.function is not None
+                    if piece.id is not None:
+                        heads.append((piece.index, piece.id, piece.function.name))
+                    else:
+                        assert piece.function.name is None
+                    arguments.setdefault(piece.index, "")
+                    arguments[piece.index] += piece.function.arguments or ""
+        assert [index for index, _, _ in heads] == list(range(len(case.calls)))
+        made = [(name, json.loads(arguments[index])) for index, _, name in heads]
+        assert made == list(case.calls)
+        assert got.finish == "tool_calls"
+        assert [c.function.name for c in got.completion().tool_calls] == [n for n, _ in case.calls]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
