@@ -215,11 +215,15 @@ def _claude_script(place: Place) -> Reply:
 # -- aider ----------------------------------------------------------------------------------------
 
 
+_WORSEN = "In area.py replace + by - and show me the whole file area.py."
+
+
 def _aider(place: Place, config: str) -> Started:
     env, commands = _exports(config, place)
     options = ["--yes-always", "--no-check-update", "--analytics-disable", "--no-pretty"]
+    # it runs the tests itself after an edit, and sends their report while they fail
     options += ["--auto-test", "--test-cmd", TESTS, "--no-suggest-shell-commands"]
-    options += ["--no-gitignore", "--no-detect-urls", "--message", PROMPT, "area.py"]
+    options += ["--no-gitignore", "--no-detect-urls", "--message", _WORSEN, "area.py"]
     (command,) = commands
     return Started([*command[1:], *options], env)
 
@@ -229,8 +233,8 @@ def _aider_script(place: Place) -> Reply:
         last = prompt.rpartition("user\n")[2]
         if "area.py" not in prompt or "commit message" in prompt:
             return "fix: multiply the sides"
-        # the first attempt fails the tests, whose report comes back in the next request
-        code = FIXED if "AssertionError" in last else BROKEN.replace("+", "-")
+        # the first attempt fails too: its report comes back in the next request
+        code = FIXED if "AssertionError: -1" in last else BROKEN.replace("+", "-")
         return f"Here is the file.\n\narea.py\n```\n{code}```\n"
 
     return reply

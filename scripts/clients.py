@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +46,8 @@ class Run:
     exit_code: int | None = None  # None: it ran past its time
     output: str = ""
     fixed: bool = False
+    server: dict[str, int] = field(default_factory=dict)
+    """How the answers ended and what was refused, as the server's /metrics say."""
     exchanges: list[Exchange] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     checks: dict[str, str] = field(default_factory=dict)
@@ -136,11 +139,29 @@ def drive(
         _wait(run, [program, *started.command], {**env, **started.env}, place, seconds)
         run.seconds = time.monotonic() - begun
         run.fixed = place.file.read_text() == FIXED
+        run.server = _counted(port, key)
         # what print-config asked is not the client's
         run.exchanges = [each for each in tap.exchanges() if each.at > begun]
     run.turns = turns_of(run.exchanges)
     run.checks = _checks(run, agent, scripted=model is None)
     return run
+
+
+def _counted(port: int, key: str) -> dict[str, int]:
+    """Of /metrics: answers by how they ended, `refused` ones, and what still runs or waits."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/metrics", headers={"Authorization": f"Bearer {key}"}
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=30) as got:
+        text = got.read().decode()
+    counts = {}
+    for how, n in re.findall(r'request_success_total\{.*finished_reason="(\w+)"\} (\d+)', text):
+        counts[how] = int(n)
+    counts["refused"] = sum(map(int, re.findall(r"refused_requests_total\{.*\} (\d+)", text)))
+    left = re.findall(r"num_requests_(?:running|waiting)\{.*\} (\d+)", text)
+    counts["left"] = sum(map(int, left))
+    return counts
 
 
 def _wait(run: Run, command: list[str], env: dict[str, str], place: Place, seconds: float) -> None:
@@ -168,12 +189,12 @@ def _wait(run: Run, command: list[str], env: dict[str, str], place: Place, secon
 
 def _checks(run: Run, agent: Agent, *, scripted: bool) -> dict[str, str]:
     errors = [f"{e.status} {e.method} {e.path}" for e in run.exchanges if e.status >= 400]
-    whole = [turn for turn in run.turns if turn.ended]
     rounds = [later for early in run.turns for later in run.turns if early.answers(later)]
     found = {
         "connection": "" if any(turn.ok for turn in run.turns) else "no request was answered",
-        "stream": "" if any(turn.streamed and turn.ended for turn in whole) else "none was whole",
+        "stream": "" if any(t.streamed and t.ended for t in run.turns) else "none was whole",
         "no errors": ", ".join(errors),
+        "server": _at_the_server(run),
         "clean end": {0: "", None: "ran past its time"}.get(run.exit_code, f"exit {run.exit_code}"),
     }
     if agent.calls:
@@ -185,12 +206,23 @@ def _checks(run: Run, agent: Agent, *, scripted: bool) -> dict[str, str]:
     else:
         main = [turn for turn in run.turns if turn.streamed]
         back = [turn for turn in main if "AssertionError" in turn.asked]
-        found["tool round"] = "" if back else "no report of the tests came back"
+        found["tool round"] = "" if back else "no report of the tests came"
         reused = [turn.cached for turn in main[1:]]
-    found["prefix reuse"] = "" if any(reused) else "nothing was reused"
+    if reused or scripted:
+        found["prefix reuse"] = "" if any(reused) else "nothing was reused"
     if scripted:
         found["edit"] = "" if run.fixed else "area.py is not as it should be"
     return found
+
+
+def _at_the_server(run: Run) -> str:
+    bad = {
+        how: n for how in ("failed", "cancelled", "refused", "left") if (n := run.server.get(how))
+    }
+    if bad:
+        return ", ".join(f"{n} {how}" for how, n in bad.items())
+    answered = sum(n for how, n in run.server.items() if how not in ("refused", "left"))
+    return "" if answered == len(run.turns) else f"it counted {answered} answers"
 
 
 def show(run: Run) -> Iterator[str]:
