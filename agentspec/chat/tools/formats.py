@@ -13,7 +13,7 @@ from agentspec.chat.tools.llama_json import LlamaJson
 from agentspec.chat.tools.machine import Family
 from agentspec.chat.tools.mistral import Mistral, MistralArgs
 from agentspec.chat.tools.plain_json import PlainJson
-from agentspec.chat.tools.pythonic import Pythonic
+from agentspec.chat.tools.pythonic import Lfm2, Pythonic
 from agentspec.chat.tools.qwen_xml import QwenXml
 from agentspec.errors import InvalidRequestError
 
@@ -22,6 +22,7 @@ _FAMILIES: tuple[type[Family], ...] = (
     QwenXml,
     LlamaJson,
     Pythonic,
+    Lfm2,
     Mistral,
     MistralArgs,
     Harmony,
@@ -43,6 +44,7 @@ _SIGNS: tuple[tuple[type[Family], tuple[str, ...]], ...] = (
     (Glm, ("<tool_call>", "<arg_key>")),
     (QwenXml, ("<function=", "<parameter=")),
     (HermesJson, ("<tool_call>",)),
+    (Lfm2, ("<|tool_call_start|>",)),
     (Pythonic, ("[func_name1(",)),
     (Pythonic, ("[func1(",)),
     (LlamaJson, ("<|python_tag|>",)),

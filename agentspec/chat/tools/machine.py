@@ -2,7 +2,8 @@
 
 A family's grammar is written as generators that take the next character from `yield`. What was
 read since the mark that opened a call is kept until the call is complete; when it is not one, all
-of it comes back as text. Nothing is looked at twice but the few characters of a mark that did not
+of it comes back as text. For that a call is given out when it is complete: what a client was sent
+cannot be taken back. Nothing is looked at twice but the few characters of a mark that did not
 come, so reading is linear in the length of the answer.
 """
 
@@ -114,7 +115,8 @@ class Machine:
                 while self._ahead:
                     self._send(self._ahead.pop())
         except StopIteration:
-            pass
+            self._reader = self._ended()
+            next(self._reader)
         return self._take()
 
     def _send(self, char: str) -> None:
@@ -199,6 +201,14 @@ class Machine:
             self._give_back(None)
         finally:
             self._raw = None
+
+    def _ended(self) -> Reading[None]:
+        """Behind the end there are no calls, only text."""
+        try:
+            while True:
+                self.say((yield))
+        except Cut:
+            pass
 
     def _give_back(self, kind: MalformedKind | None) -> None:
         # Not searched for marks: what a broken call held is text, and every step stays linear.

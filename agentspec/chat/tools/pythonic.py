@@ -1,12 +1,14 @@
-"""Calls as Python writes them, `[read(path="a", limit=3), now()]`, bare or between Llama's marks.
+"""Calls as Python writes them, `[read(path="a", limit=3), now()]`, bare or between marks.
 
-Llama 3 puts `<|python_tag|>` before calls, Llama 4 `<|python_start|>` and `<|python_end|>` around
-them, and both put JSON there too. Llama 3 parts objects by semicolons.
+LFM2 puts `<|tool_call_start|>` and `<|tool_call_end|>` around the list. Llama 3 puts
+`<|python_tag|>` before calls, Llama 4 `<|python_start|>` and `<|python_end|>` around them, and
+both put JSON there too, Llama 3 with semicolons between objects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from agentspec.chat.tools.json_calls import JsonMachine
 from agentspec.chat.tools.machine import MAX_NAME, SPACE, Broken, Family, Reading
@@ -14,6 +16,7 @@ from agentspec.chat.tools.python_literal import literal
 from agentspec.types import CallShape
 
 TAG, START, END = "<|python_tag|>", "<|python_start|>", "<|python_end|>"
+LIST_START, LIST_END = "<|tool_call_start|>", "<|tool_call_end|>"
 
 
 class PythonicMachine(JsonMachine):
@@ -23,7 +26,7 @@ class PythonicMachine(JsonMachine):
     """
 
     def marks(self) -> Mapping[str, Callable[[], Reading[None]]]:
-        return {TAG: self._marked, START: self._marked}
+        return dict.fromkeys((TAG, START, LIST_START), self._marked)
 
     def bracket(self) -> Reading[None]:
         if self._fenced:
@@ -37,7 +40,7 @@ class PythonicMachine(JsonMachine):
         else:
             # There may also be code for a built-in tool: text, with a note.
             yield from self.objects(char, sure=True)
-        yield from self.closing(END)
+        yield from self.closing(END, LIST_END)
 
     def _list(self, *, sure: bool) -> Reading[None]:
         char = yield from self.past_space()
@@ -106,3 +109,10 @@ class Pythonic(Family):
         argument_between=", ",
     )
     machine = PythonicMachine
+
+
+class Lfm2(Pythonic):
+    """The format of Liquid's LFM2."""
+
+    name = "lfm2"
+    shape = replace(Pythonic.shape, before=f"{LIST_START}[", after=f"]{LIST_END}")

@@ -471,6 +471,13 @@ OWN: dict[str, list[Case]] = {
     "plain_json": [text("<tool_call> [TOOL_CALLS] <|python_tag|>")],
     "llama_json": [*_LLAMA, *_PYTHONIC[:6]],
     "pythonic": [*PROSE, *_PYTHONIC],
+    "lfm2": [
+        Case("<|tool_call_start|>[read(path='a.py'), now()]<|tool_call_end|>", [READ, NOW]),
+        Case("I look.<|tool_call_start|>[read(path='a.py')]<|tool_call_end|>x", [READ], "I look.x"),
+        broken("<|tool_call_start|>[read(path='a.py'", "cut_off"),
+        broken("<|tool_call_start|>read(path='a.py')", "not_json"),
+        Case("[read(path='a.py')]", [READ]),
+    ],
     "mistral": [*PROSE, *_MISTRAL],
     "mistral_args": _MISTRAL[:8],
     "qwen_xml": _QWEN,

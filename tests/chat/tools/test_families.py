@@ -256,7 +256,7 @@ def test_a_call_is_given_with_its_last_character(family: str) -> None:
         if any(isinstance(delta, CallStart) for delta in parser.feed(char)):
             break
     rest = source[fed:]
-    for mark in ("</tool_call>", "]", "<|call|>", "```", "<｜tool▁call▁end｜>",
+    for mark in ("<|tool_call_end|>", "</tool_call>", "]", "<|call|>", "```", "<｜tool▁call▁end｜>",
                  "<｜tool▁calls▁end｜>"):  # fmt: skip
         rest = rest.replace(mark, "")
     assert rest.strip() == ""
@@ -278,6 +278,17 @@ def test_a_call_that_is_too_long_comes_back(family: str) -> None:
     assert [d.kind for d in deltas if isinstance(d, Malformed)] == ["too_long"]
     assert not [d for d in deltas if isinstance(d, CallStart)]
     assert answer(deltas).text.count("x") == 400
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_behind_the_end_there_is_only_text(family: str) -> None:
+    parser = FORMATS[family]().parser(TOOLS)
+    parser.feed("a")
+    parser.finish()
+    assert parser.finish() == []
+    source = ONE_CALL[family].source
+    assert parser.feed(source) == [TextDelta(source)]
+    assert parser.finish() == []
 
 
 HOSTILE = {

@@ -32,6 +32,7 @@ TEMPLATES = [
         "<|start_header_id|>system ... in the format of "
         "[func_name1(params_name1=params_value1, params_name2=params_value2...), func_name2()]",
     ),
+    ("lfm2", "{{- '<|tool_call_start|>[' + calls + ']<|tool_call_end|>' }}"),
     ("mistral", """{{- "[TOOL_CALLS] [" }}{%- set out = tool_call.function|tojson %}"""),
     ("mistral_args", """{{- '[TOOL_CALLS]' + name + '[ARGS]' + arguments }}"""),
     (
