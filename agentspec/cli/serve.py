@@ -79,8 +79,6 @@ def serve(
         import uvicorn  # noqa: F401
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "starlette", "server") from None
-    from dataclasses import replace
-
     from agentspec.config import load_settings
     from agentspec.loading import load_engine
     from agentspec.server.app import create_app
@@ -116,7 +114,6 @@ def serve(
         if parallel is not None:
             load["max_sessions"] = parallel
         with load_engine(model, exact=exact or None, workspace=workspace, **load) as engine:
-            options = replace(options, parallel=len(engine.slots()))
             app = create_app(engine, options)
             where = address(sock, options.host)
             ended_by = run(app, sock, options, ready=lambda: _announce(where, engine, options))

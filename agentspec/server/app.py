@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -49,6 +50,7 @@ def create_app(engine: Engine, options: ServerOptions | None = None) -> Starlett
     """
     options = options or ServerOptions()
     check_bind(options)
+    options = replace(options, parallel=options.parallel or len(engine.slots()))
     state = State(engine, options)
 
     def on(path: str, handler: Handler, *methods: str) -> Route:

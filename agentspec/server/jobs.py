@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from agentspec.aio import in_thread
+from agentspec.aio import Stop, in_thread
 from agentspec.answer import Answer, TokenEvent
 from agentspec.api import Engine
 from agentspec.request import Request
@@ -58,7 +58,7 @@ class State:
         )
         self.metrics = Metrics(engine, self.line, self.live.totals)
         self.created = int(time.time())
-        self._stops: set[threading.Event] = set()
+        self._stops: set[Stop] = set()
 
     def stop_all(self) -> None:
         """End every answer within one pass; they fail as cancelled by the server."""
@@ -75,7 +75,7 @@ class State:
         """
         place = self.line.enter()
         live = self.live.begin(api, client)
-        stop = threading.Event()
+        stop = Stop()
         self._stops.add(stop)
         job: Job | None = None
         how = "failed"
@@ -130,7 +130,7 @@ class Job:
         events: Generator[TokenEvent, None, None],
         place: Place,
         live: LiveAnswer,
-        stop: threading.Event,
+        stop: Stop,
     ) -> None:
         self.answer = answer
         self.started = False

@@ -209,7 +209,8 @@ class Live:
                 }
                 for slot in slots
             ],
-            "kv": {"used": sum(slot.tokens for slot in slots), "size": n_ctx},
+            # sequences may share cells
+            "kv": {"used": min(sum(slot.tokens for slot in slots), n_ctx), "size": n_ctx},
             "totals": {
                 "requests": totals.requests,
                 "prompt_tokens": totals.prompt_tokens,

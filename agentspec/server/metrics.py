@@ -76,7 +76,7 @@ class Metrics:
         model = f'model_name="{_escaped(self._engine.model)}"'
         totals, line = self._totals, self._line
         slots = self._engine.slots()
-        used = sum(slot.tokens for slot in slots) / self._engine.target.n_ctx
+        used = min(1.0, sum(slot.tokens for slot in slots) / self._engine.target.n_ctx)
 
         def one(name: str, kind: str, help_: str, value: float) -> Iterator[str]:
             yield from _head(name, kind, help_)

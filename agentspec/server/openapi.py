@@ -170,7 +170,7 @@ def document(*, with_key: bool, page: bool) -> dict[str, Any]:
         schemas[model.__name__] = schema
         content: dict[str, Any] = {"application/json": {"schema": _ANSWERS[path]}}
         if streams:
-            content["text/event-stream"] = {"schema": {"type": "string"}}
+            content["text/event-stream"] = {}  # a schema would be of the whole stream
         body = {"schema": {"$ref": _REF.format(model=model.__name__)}}
         paths[path] = {
             "post": {
@@ -190,8 +190,12 @@ def document(*, with_key: bool, page: bool) -> dict[str, Any]:
         }
     }
     for path, (summary, kind) in {**_GETS, **(_LIVE if page else {})}.items():
-        schema = _ANSWERS[path] if kind == "application/json" else {"type": "string"}
-        paths[path] = {"get": _get(path, summary, {kind: {"schema": schema}})}
+        media: dict[str, Any] = {"schema": {"type": "string"}}
+        if kind == "application/json":
+            media = {"schema": _ANSWERS[path]}
+        elif kind == "text/event-stream":
+            media = {}
+        paths[path] = {"get": _get(path, summary, {kind: media})}
     named = {"/v1/models/{id}": "One model."}
     if page:
         named["/api/answers/{id}"] = "The text of a recent answer by who proposed it."

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 class ServerOptions:
     """How one server listens, whom it lets in and what it bears; times in seconds, sizes in bytes.
 
-    Without `keys` everybody whom `security` lets in may ask. `parallel` answers run at a time and
-    `max_queue` wait. `page` off keeps no text of any answer. A body must arrive within
-    `body_seconds`; a client that reads nothing for `send_seconds` is dropped.
+    Without `keys` everybody whom `security` lets in may ask. `parallel` answers run at a time (0:
+    as many as the engine has sequences) and `max_queue` wait. `page` off keeps no text of any
+    answer. A body must arrive within `body_seconds`; a client that reads nothing for
+    `send_seconds` is dropped.
     """
 
     host: str = "127.0.0.1"
@@ -19,7 +20,7 @@ class ServerOptions:
     keys: tuple[str, ...] = field(default=(), repr=False)
     allow_hosts: tuple[str, ...] = ()
     allow_origins: tuple[str, ...] = ()
-    parallel: int = 1
+    parallel: int = 0
     max_queue: int = 64
     max_body: int = 32 << 20
     max_depth: int = 100

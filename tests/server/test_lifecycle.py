@@ -202,6 +202,49 @@ def test_a_client_that_hangs_up_while_it_waits(serve: Any, chat: Any, stream: bo
     wait_for(lambda: quiet(server))
 
 
+def test_clients_at_a_time_get_the_texts_that_they_get_in_turn(serve: Any, chat: Any) -> None:
+    law = chat.hashed(5)
+    asked = [[{"role": "user", "content": f"question {n}"}] for n in range(6)]
+    alone = [chat.engine(law).complete(messages, max_tokens=30).text for messages in asked]
+    engine = chat.engine(law, kind=Gated, max_sessions=3)
+    engine.target.pause = 0.001
+    server = serve(engine)
+    assert server.state.options.parallel == 3
+    threads = [
+        background(partial(ask, server.url, messages=messages, max_tokens=30)) for messages in asked
+    ]
+    for (thread, got), text in zip(threads, alone, strict=True):
+        thread.join(20)
+        assert got[0].json()["choices"][0]["message"]["content"] == text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_hangs_up_while_its_prompt_finds_no_room(
+    serve: Any, chat: Any, stream: bool
+) -> None:
+    engine = gated(chat, "x" * 100, max_sessions=2, n_ctx=700)
+    engine.target.pause = 0.01
+    server = serve(engine)
+    before = [{"role": "user", "content": "x" * 500}]
+    thread, got = background(
+        lambda: ask(server.url, messages=before, speculation=False, max_tokens=100)
+    )
+    wait_for(engine.target.inside.is_set)
+    body = {"messages": [{"role": "user", "content": "X" * 500}], "stream": stream}
+    sock = raw_request(server.port, body)
+    wait_for(lambda: server.state.line.running == 2)
+    time.sleep(0.05)
+    hang_up(sock)
+    begun = time.monotonic()
+    wait_for(lambda: server.state.line.running == 1)
+    assert thread.is_alive()
+    assert time.monotonic() - begun < 0.5
+    engine.target.pause = 0
+    thread.join(20)
+    assert got[0].status_code == 200
+    wait_for(lambda: quiet(server))
+
+
 def test_a_full_line_is_a_429_that_says_when(serve: Any, chat: Any) -> None:
     engine = gated(chat)
     engine.target.gate.clear()
