@@ -1,0 +1,350 @@
+"""A tool loop of twenty turns through `agentspec serve`: time to first token, total, reuse.
+
+python scripts/server_loop.py [--model NAME] [--repeat 2] [--llama-server PATH] [--out FILE]
+
+Every turn sends the whole history again, as agents do, and asks for one call of a named tool; the
+results are fixed. The first plain run records the answers, and all runs send that same history, so
+that every server reads the same prompts. Servers run one after another, in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import platform
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+CART = '''"""A shopping cart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Item:
+    """One line of a cart."""
+
+    name: str
+    price: float
+    count: int = 1
+
+    def total(self) -> float:
+        return self.price * self.count
+
+
+@dataclass
+class Cart:
+    """Items in the order they were added."""
+
+    items: list[Item] = field(default_factory=list)
+
+    def add(self, item: Item) -> None:
+        self.items.append(item)
+
+    def remove(self, name: str) -> None:
+        self.items = [item for item in self.items if item.name == name]
+
+    def total(self, discount: float = 0.0) -> float:
+        amount = 0
+        for item in self.items:
+            amount += item.price
+        return amount * (1 - discount)
+'''
+TESTS = """from cart import Cart, Item
+
+
+def test_total_counts_every_piece():
+    cart = Cart()
+    cart.add(Item("tea", 2.5, 4))
+    assert cart.total() == 10.0
+
+
+def test_remove_takes_one_item_out():
+    cart = Cart([Item("tea", 2.5), Item("milk", 1.0)])
+    cart.remove("tea")
+    assert [item.name for item in cart.items] == ["milk"]
+"""
+FIXED = CART.replace("item.name == name]", "item.name != name]").replace(
+    "amount += item.price\n", "amount += item.total()\n"
+)
+FAILS = """============================= test session starts ==============================
+collected 2 items
+
+tests/test_cart.py FF                                                    [100%]
+
+=================================== FAILURES ===================================
+________________________ test_total_counts_every_piece _________________________
+>       assert cart.total() == 10.0
+E       assert 2.5 == 10.0
+
+tests/test_cart.py:7: AssertionError
+________________________ test_remove_takes_one_item_out ________________________
+>       assert [item.name for item in cart.items] == ["milk"]
+E       AssertionError: assert ['tea'] == ['milk']
+
+tests/test_cart.py:13: AssertionError
+=========================== 2 failed in 0.03 seconds ============================
+"""
+ONE_FAILS = FAILS.replace("FF  ", ".F  ").replace("2 failed", "1 failed, 1 passed")
+PASSES = "collected 2 items\n\ntests/test_cart.py ..    [100%]\n\n2 passed in 0.01 seconds\n"
+STATUS = " M cart.py\n\nno changes added to commit\n"
+
+STEPS: Sequence[tuple[str, str]] = (
+    ("list_files", "cart.py\nREADME.md\ntests/test_cart.py\n"),
+    ("read_file", CART),
+    ("read_file", TESTS),
+    ("run_command", FAILS),
+    ("search", "cart.py:30:    def total(self, discount: float = 0.0) -> float:\n"),
+    ("edit_file", "edited cart.py\n"),
+    ("run_command", ONE_FAILS),
+    ("read_file", CART.replace("amount += item.price\n", "amount += item.total()\n")),
+    ("edit_file", "edited cart.py\n"),
+    ("run_command", PASSES),
+    ("read_file", FIXED),
+    ("write_file", "wrote cart.py\n"),
+    ("run_command", PASSES),
+    ("run_command", STATUS),
+    ("read_file", "# Cart\n\nA small example.\n"),
+    ("write_file", "wrote README.md\n"),
+    ("search", "README.md:1:# Cart\n"),
+    ("run_command", PASSES),
+    ("run_command", STATUS),
+    ("run_command", "[main 3f1c2aa] Cart: remove and total\n 2 files changed\n"),
+)
+TASK = (
+    "The tests of this small repository fail. Find out why, repair cart.py, write the whole "
+    "repaired file once more with a docstring for every method, describe it in README.md and "
+    "commit. Use the tools, one call at a time."
+)
+_TEXT = {"type": "string"}
+
+
+def _tool(name: str, description: str, *fields: str) -> dict[str, Any]:
+    parameters = {
+        "type": "object",
+        "properties": dict.fromkeys(fields, _TEXT),
+        "required": list(fields),
+        "additionalProperties": False,
+    }
+    function = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+TOOLS = [
+    _tool("list_files", "List the files of the repository.", "folder"),
+    _tool("read_file", "Read a file.", "path"),
+    _tool("search", "Search all files for a pattern.", "pattern"),
+    _tool("edit_file", "Replace a piece of text in a file.", "path", "old_string", "new_string"),
+    _tool("write_file", "Write a whole file.", "path", "content"),
+    _tool("run_command", "Run a command in the repository.", "command"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer; seconds from sending the request."""
+
+    first: float
+    total: float
+    prompt: int
+    cached: int
+    tokens: int
+    call: dict[str, Any]
+
+
+def ask(url: str, messages: Sequence[Any], tool: str, most: int) -> Turn:
+    """One streamed answer that calls the named tool. Raises RuntimeError for any failure."""
+    where = urlsplit(url)
+    body = {
+        "model": "any",
+        "messages": messages,
+        "tools": TOOLS,
+        "tool_choice": {"type": "function", "function": {"name": tool}},
+        "max_tokens": most,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=900)
+    call: dict[str, Any] = {"id": "", "name": "", "arguments": ""}
+    usage: dict[str, Any] = {}
+    first, started = 0.0, time.perf_counter()
+    with contextlib.closing(connection):
+        connection.request(
+            "POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"}
+        )
+        reply = connection.getresponse()
+        if reply.status != 200:
+            raise RuntimeError(f"{reply.status}: {reply.read(2000).decode('utf-8', 'replace')}")
+        for line in reply:
+            if not line.startswith(b"data: ") or line.strip() == b"data: [DONE]":
+                continue
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise RuntimeError(str(event["error"]))
+            usage = event.get("usage") or usage
+            for choice in event.get("choices", ()):
+                for part in choice["delta"].get("tool_calls") or ():
+                    first = first or time.perf_counter() - started
+                    call["id"] = part.get("id") or call["id"]
+                    function = part.get("function") or {}
+                    call["name"] += function.get("name") or ""
+                    call["arguments"] += function.get("arguments") or ""
+    total = time.perf_counter() - started
+    details = usage.get("prompt_tokens_details") or {}
+    return Turn(
+        first or total,
+        total,
+        usage.get("prompt_tokens", 0),
+        details.get("cached_tokens", 0),
+        usage.get("completion_tokens", 0),
+        call,
+    )
+
+
+def loop(url: str, recorded: list[dict[str, Any]], most: int) -> list[Turn]:
+    """All turns; calls that are not recorded yet are added to `recorded`."""
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "You are a careful programmer who works with tools."},
+        {"role": "user", "content": TASK},
+    ]
+    turns = []
+    for number, (tool, result) in enumerate(STEPS):
+        turn = ask(url, messages, tool, most)
+        turns.append(turn)
+        if number == len(recorded):
+            recorded.append({**turn.call, "id": f"call_{number}"})
+        call = recorded[number]
+        function = {"name": call["name"] or tool, "arguments": call["arguments"]}
+        said = {"id": call["id"], "type": "function", "function": function}
+        messages += [
+            {"role": "assistant", "content": None, "tool_calls": [said]},
+            {"role": "tool", "tool_call_id": call["id"], "content": result},
+        ]
+    return turns
+
+
+@contextlib.contextmanager
+def served(command: Sequence[str], port: int) -> Iterator[str]:
+    """A server that answers /health, ended in the end."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        for _ in range(1200):
+            if process.poll() is not None:
+                raise RuntimeError(f"{command[0]} ended with {process.returncode}")
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+                with contextlib.closing(connection):
+                    connection.request("GET", "/health")
+                    if connection.getresponse().status == 200:
+                        break
+            time.sleep(0.25)
+        else:
+            raise RuntimeError(f"{command[0]} was not ready after five minutes")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def commands(model: str, n_ctx: int, llama_server: Path | None) -> dict[str, list[str]]:
+    """The servers to compare, by name; PORT stands for a port."""
+    own = [sys.executable, "-m", "agentspec", "serve", model, "--port", "PORT"]
+    own += ["--n-ctx", str(n_ctx), "--draft", "none"]
+    found = {"plain": [*own, "--no-speculation"], "accelerated": own}
+    if llama_server is not None:
+        from agentspec.models import catalog
+
+        path = str(catalog.resolve(model).path)
+        found["llama-server"] = [str(llama_server), "-m", path, "-c", str(n_ctx), "--jinja"]
+        found["llama-server"] += ["--port", "PORT", "-t", str(os.cpu_count() or 1)]
+    return found
+
+
+def summary(turns: Sequence[Turn]) -> dict[str, float]:
+    """Sums and medians over a loop; `reused` is the share of history tokens, the first left out."""
+    later = turns[1:]
+    history = sum(before.prompt + before.tokens for before in turns[:-1])
+    return {
+        "seconds": sum(turn.total for turn in turns),
+        "first_token_median": statistics.median(turn.first for turn in turns),
+        "tokens": sum(turn.tokens for turn in turns),
+        "prompt_tokens": sum(turn.prompt for turn in turns),
+        "cached_tokens": sum(turn.cached for turn in turns),
+        "reused": sum(turn.cached for turn in later) / history if history else 0.0,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run and print; 0 when every turn was answered."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="qwen2.5-coder-1.5b")
+    parser.add_argument("--n-ctx", type=int, default=8192)
+    parser.add_argument("--max-tokens", type=int, default=400)
+    parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--llama-server", type=Path)
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args(argv)
+    recorded: list[dict[str, Any]] = []
+    runs: dict[str, list[list[Turn]]] = {}
+    for _ in range(chosen.repeat):
+        for name, command in commands(chosen.model, chosen.n_ctx, chosen.llama_server).items():
+            port = free_port()
+            filled = [str(port) if part == "PORT" else part for part in command]
+            with served(filled, port) as url:
+                turns = loop(url, recorded, chosen.max_tokens)
+            runs.setdefault(name, []).append(turns)
+            print(name, json.dumps(summary(turns)), file=sys.stderr, flush=True)
+    print(f"{date.today()}: {chosen.model}, {platform.machine()}, {os.cpu_count()} cores")
+    print(f"{len(STEPS)} turns, medians of {chosen.repeat} runs, servers in turn\n")
+    print("server        seconds  to first token  tokens  prompt tokens  of history reused  ratio")
+    totals = {
+        name: {key: statistics.median(summary(t)[key] for t in many) for key in summary(many[0])}
+        for name, many in runs.items()
+    }
+    for name, row in totals.items():
+        print(
+            f"{name:12s} {row['seconds']:8.1f} {row['first_token_median']:14.2f}s "
+            f"{row['tokens']:7.0f} {row['prompt_tokens']:14.0f} {row['reused']:18.1%} "
+            f"{totals['plain']['seconds'] / row['seconds']:6.2f}"
+        )
+    same = [t.call["arguments"] for t in runs["plain"][0]]
+    for name, many in runs.items():
+        equal = sum(a == t.call["arguments"] for a, t in zip(same, many[0], strict=True))
+        print(f"{name}: {equal} of {len(STEPS)} calls equal to the first plain run's")
+    if chosen.out is not None:
+        report = {
+            name: [[asdict(t) for t in turns] for turns in many] for name, many in runs.items()
+        }
+        chosen.out.write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
