@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 
-from agentspec.chat.tools.json_scan import ObjectScanner, Scan, loads, object_text
+from agentspec.chat.tools.json_scan import ObjectScanner, Scan, TooDeepError, loads, object_text
 from agentspec.chat.tools.machine import Broken, Machine, Reading
 
 _FENCE = "```"
@@ -153,6 +153,8 @@ class JsonMachine(Machine):
 def _checked(source: str) -> str:
     try:
         text = object_text(source)
+    except TooDeepError:
+        raise Broken("too_deep") from None
     except ValueError:
         raise Broken("not_json") from None
     if text is None:

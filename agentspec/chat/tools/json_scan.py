@@ -156,18 +156,43 @@ def is_unicode(text: str) -> bool:
     return True
 
 
+def depth(text: str) -> int:
+    """Most brackets open at once, those in JSON strings left out."""
+    open_ = most = 0
+    inside = escaped = False
+    for char in text:
+        if escaped:
+            escaped = False
+        elif char == "\\":
+            escaped = inside
+        elif char == '"':
+            inside = not inside
+        elif not inside and char in "{[":
+            open_ += 1
+            most = max(most, open_)
+        elif not inside and char in "}]":
+            open_ -= 1
+    return most
+
+
+class TooDeepError(ValueError):
+    """JSON text is nested deeper than MAX_DEPTH."""
+
+
 def object_text(source: str) -> str | None:
     """JSON text of an object as written, None when the source is something else.
 
     null is no arguments; a string may hold the object's text. Written anew is what is not JSON to
     the letter, for line feeds in its strings, and what spells half a surrogate pair, since few
-    readers of JSON take it. Raises ValueError.
+    readers of JSON take it. Raises ValueError, TooDeepError for such text in a string.
     """
     value = loads(source)
     if value is None:
         return "{}"
     if isinstance(value, str):
         source = value.strip()
+        if depth(source) > MAX_DEPTH:
+            raise TooDeepError
         try:
             value = loads(source)
         except ValueError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from agentspec.chat.tools.json_scan import MAX_DEPTH, dump, loads, strictly_valid
+from agentspec.chat.tools.json_scan import MAX_DEPTH, depth, dump, loads, strictly_valid
 from agentspec.chat.tools.machine import Broken
 from agentspec.chat.tools.python_literal import from_python
 
@@ -124,29 +124,10 @@ def _whole(number: str) -> str | None:
 
 def _container(text: str, *, python: bool) -> str | None:
     """JSON text of a list or object, None when it is neither JSON nor, if allowed, Python."""
-    if _depth(text) > MAX_DEPTH:
+    if depth(text) > MAX_DEPTH:
         raise Broken("too_deep")
     try:
         value = loads(text)
     except ValueError:
         return from_python(text) if python else None
     return text if strictly_valid(text) and "\\ud" not in text.lower() else dump(value)
-
-
-def _depth(text: str) -> int:
-    """Most brackets open at once, those in JSON strings left out."""
-    depth = most = 0
-    inside = escaped = False
-    for char in text:
-        if escaped:
-            escaped = False
-        elif char == "\\":
-            escaped = inside
-        elif char == '"':
-            inside = not inside
-        elif not inside and char in "{[":
-            depth += 1
-            most = max(most, depth)
-        elif not inside and char in "}]":
-            depth -= 1
-    return most

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from agentspec.chat.tools.base import CallStart, Malformed, TextDelta, new_call_id
 from agentspec.chat.tools.hermes_json import HermesJson
 from tests.chat.tools.reading import TOOLS, answer, parse
@@ -38,6 +40,13 @@ def test_half_a_surrogate_pair_is_replaced() -> None:
     assert answer(parse("hermes_json", [source])).calls == [("write", {"text": "\U0001f600\ufffd"})]
     named = parse("hermes_json", ['<tool_call>{"name": "\\ud83d", "arguments": {}}'])
     assert [d.kind for d in named if isinstance(d, Malformed)] == ["no_name"]
+
+
+@pytest.mark.parametrize("levels", [99, 100, 101, 330, 480, 500, 950, 990, 5000])
+def test_arguments_in_a_string_are_held_to_the_same_depth(levels: int) -> None:
+    inner = '{\\"a\\":' + "[" * levels + "]" * levels + ', \\"b\\": \\"x\n\\"}'
+    got = answer(parse("hermes_json", [f'<tool_call>{{"name": "now", "arguments": "{inner}"}}']))
+    assert got.notes == ([] if levels < 100 else ["too_deep"])
 
 
 def test_names_have_an_end() -> None:
