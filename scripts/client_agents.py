@@ -26,6 +26,7 @@ class AreaTest(unittest.TestCase):
     def test_area(self):
         self.assertEqual(area(3, 4), 12)
 """
+_SLIM = "You are a coding agent. Use the tools: call one, read its result, call the next."
 DONE = "The tests pass now. done."
 
 
@@ -67,13 +68,15 @@ class Started:
 class Agent:
     """One client. `config` is its name for `agentspec print-config`, `program` its command.
 
-    `start` writes what print-config printed to where the client reads it; `script` is what the
-    scripted model does there. `calls` is False for a client that uses no tools.
+    `start` writes what print-config printed to where the client reads it; with `slim` the client
+    gets few tools and short instructions, as far as its own options allow, so that a prompt is read
+    in a minute. `script` is what the scripted model does there. `calls` is False for a client that
+    uses no tools.
     """
 
     config: str
     program: str
-    start: Callable[[Place, str], Started]
+    start: Callable[[Place, str, bool], Started]
     script: Callable[[Place], Reply]
     calls: bool = True
 
@@ -120,8 +123,13 @@ def _exports(text: str, place: Place) -> tuple[dict[str, str], list[list[str]]]:
 # -- opencode -------------------------------------------------------------------------------------
 
 
-def _opencode(place: Place, config: str) -> Started:
-    (place.project / "opencode.json").write_text(config)
+def _opencode(place: Place, config: str, slim: bool) -> Started:
+    settings = json.loads(config)
+    if slim:
+        off = ("glob", "grep", "skill", "task", "todowrite", "webfetch")
+        tools = dict.fromkeys(off, False)
+        settings["agent"] = {"build": {"prompt": _SLIM, "tools": tools}}
+    (place.project / "opencode.json").write_text(json.dumps(settings))
     return Started(["run", "--format", "json", "--auto", PROMPT], {})
 
 
@@ -139,12 +147,16 @@ def _opencode_script(place: Place) -> Reply:
 # -- Codex ----------------------------------------------------------------------------------------
 
 
-def _codex(place: Place, config: str) -> Started:
+def _codex(place: Place, config: str, slim: bool) -> Started:
     folder = place.home / ".codex"
     folder.mkdir(exist_ok=True)
     (folder / "config.toml").write_text(config)
     # its sandbox needs rights that containers lack; the project is a throw-away
     options = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+    if slim:
+        (folder / "instructions.md").write_text(_SLIM)
+        options += ["-c", f"model_instructions_file={str(folder / 'instructions.md')!r}"]
+        options += ["--disable", "goals", "--disable", "multi_agent", "--disable", "apps"]
     return Started(["exec", *options, PROMPT], {"CODEX_HOME": str(folder)})
 
 
@@ -173,9 +185,12 @@ def _codex_script(place: Place) -> Reply:
 # -- Qwen Code ------------------------------------------------------------------------------------
 
 
-def _qwen(place: Place, config: str) -> Started:
+def _qwen(place: Place, config: str, slim: bool) -> Started:
     env, _ = _exports(config, place)
     options = ["--auth-type", "openai", "--yolo", "--output-format", "stream-json"]
+    if slim:
+        tools = "run_shell_command,read_file,edit"
+        options += ["--bare", "--system-prompt", _SLIM, "--core-tools", tools]
     return Started([*options, "--prompt", PROMPT], env)
 
 
@@ -193,11 +208,19 @@ def _qwen_script(place: Place) -> Reply:
 # -- Claude Code ----------------------------------------------------------------------------------
 
 
-def _claude(place: Place, config: str) -> Started:
+def _claude(place: Place, config: str, slim: bool) -> Started:
     folder = place.home / ".claude"
     folder.mkdir(exist_ok=True)
     (folder / "settings.json").write_text(config)
     options = ["--allowedTools", "Bash,Read,Edit,Write", "--output-format", "stream-json"]
+    if slim:
+        options += [
+            "--system-prompt",
+            _SLIM,
+            "--tools",
+            "Bash,Read,Edit",
+            "--disable-slash-commands",
+        ]
     return Started(["--print", PROMPT, "--verbose", *options], {})
 
 
@@ -218,7 +241,7 @@ def _claude_script(place: Place) -> Reply:
 _WORSEN = "In area.py replace + by - and show me the whole file area.py."
 
 
-def _aider(place: Place, config: str) -> Started:
+def _aider(place: Place, config: str, slim: bool) -> Started:
     env, commands = _exports(config, place)
     options = ["--yes-always", "--no-check-update", "--analytics-disable", "--no-pretty"]
     # it runs the tests itself after an edit, and sends their report while they fail

@@ -66,7 +66,7 @@ def scripted_engine(reply: Reply, *, n_ctx: int = 1 << 20) -> Engine:
     backend = ScriptedBackend(law_of(reply, tokenizer), _VOCAB, n_ctx=n_ctx, tokenizer=tokenizer)
     template = load_template(None, bos="", eos=_MARKS[_END], template="chatml")
     cost = CostCurve.from_points({1: 1.0, 64: 1.1})
-    return Engine(backend, template=template, cost=cost, max_sessions=_SESSIONS)
+    return Engine(backend, template=template, cost=cost, max_sessions=_SESSIONS, max_tokens=n_ctx)
 
 
 class ScriptedServer:

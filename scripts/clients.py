@@ -1,6 +1,6 @@
 """Drives `agentspec serve` with real coding agents, without a terminal.
 
-    python -m scripts.clients [CLIENT …] [--model NAME]
+    python -m scripts.clients [CLIENT …] [--model NAME] [--slim]
 
 Each client gets an empty home, a small repository with a bug, and the configuration that
 `agentspec print-config` prints. Without --model it talks to a scripted model, whose calls are
@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,11 +113,18 @@ def drive(
     name: str,
     *,
     model: str | None = None,
+    slim: bool = False,
+    n_ctx: int = 1 << 19,
+    interrupt: bool = False,
     seconds: float = 120,
     options: list[str] | None = None,
     max_tokens: int | None = None,
 ) -> Run:
-    """Run one client to its end, against the scripted model or a model file."""
+    """Run one client to its end, against the scripted model or a model file.
+
+    With `interrupt` the scripted model writes without end, and the client is interrupted, as by
+    Ctrl-C, while it reads.
+    """
     agent = AGENTS[name]
     program = find(agent)
     assert program is not None, f"{agent.program} is not installed"
@@ -126,7 +133,8 @@ def drive(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
         place = Place.make(folder)
         if model is None:
-            server = ScriptedServer(agent.script(place), n_ctx=1 << 19, keys=(key,))
+            script = _endless if interrupt else agent.script(place)
+            server = ScriptedServer(script, n_ctx=n_ctx, keys=(key,))
             port = stack.enter_context(server).port
         else:
             port = stack.enter_context(_real_server(model, key, options or []))
@@ -134,37 +142,72 @@ def drive(
         os.environ["AGENTSPEC_API_KEY"] = key
         env = _environment(place, key)
         run = Run(name, _version(program, env))
-        started = agent.start(place, _configuration(agent, tap.url, key, max_tokens))
+        started = agent.start(place, _configuration(agent, tap.url, key, max_tokens), slim)
         begun = time.monotonic()
-        _wait(run, [program, *started.command], {**env, **started.env}, place, seconds)
+        command = [program, *started.command]
+        due = (lambda: _reads(tap, begun)) if interrupt else None
+        _wait(run, command, {**env, **started.env}, place, seconds, due)
         run.seconds = time.monotonic() - begun
         run.fixed = place.file.read_text() == FIXED
         run.server = _counted(port, key)
         # what print-config asked is not the client's
         run.exchanges = [each for each in tap.exchanges() if each.at > begun]
     run.turns = turns_of(run.exchanges)
-    run.checks = _checks(run, agent, scripted=model is None)
+    if interrupt:
+        run.checks = {"interrupted": _interrupted(run)}
+    else:
+        run.checks = _checks(run, agent, scripted=model is None)
     return run
 
 
+def _endless(prompt: str, made: int) -> str:
+    return "and so on " * 40_000
+
+
+def _reads(tap: Tap, begun: float) -> bool:
+    """True when an answer has been coming for a moment."""
+    asked = [each for each in tap.exchanges() if each.at > begun]
+    return any(turn.pieces > 20 for turn in turns_of(asked))
+
+
+def _interrupted(run: Run) -> str:
+    if not run.server.get("cancelled"):
+        return "no answer was ended"
+    left = run.server["left"]
+    return f"{left} still ran" if left or run.server["refused"] else ""
+
+
 def _counted(port: int, key: str) -> dict[str, int]:
-    """Of /metrics: answers by how they ended, `refused` ones, and what still runs or waits."""
+    """Of /metrics: answers by how they ended, `refused` ones, and what is left running or waiting.
+
+    What is left is given two seconds to end.
+    """
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/metrics", headers={"Authorization": f"Bearer {key}"}
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=30) as got:
-        text = got.read().decode()
-    counts = {}
-    for how, n in re.findall(r'request_success_total\{.*finished_reason="(\w+)"\} (\d+)', text):
-        counts[how] = int(n)
-    counts["refused"] = sum(map(int, re.findall(r"refused_requests_total\{.*\} (\d+)", text)))
-    left = re.findall(r"num_requests_(?:running|waiting)\{.*\} (\d+)", text)
-    counts["left"] = sum(map(int, left))
+    counts = {"left": 1}
+    end = time.monotonic() + 2
+    while counts["left"] and time.monotonic() < end:
+        with opener.open(request, timeout=30) as got:
+            text = got.read().decode()
+        ended = re.findall(r'request_success_total\{.*finished_reason="(\w+)"\} (\d+)', text)
+        counts = {how: int(n) for how, n in ended}
+        refused = re.findall(r"refused_requests_total\{.*\} (\d+)", text)
+        counts["refused"] = sum(map(int, refused))
+        left = re.findall(r"num_requests_(?:running|waiting)\{.*\} (\d+)", text)
+        counts["left"] = sum(map(int, left))
     return counts
 
 
-def _wait(run: Run, command: list[str], env: dict[str, str], place: Place, seconds: float) -> None:
+def _wait(
+    run: Run,
+    command: list[str],
+    env: dict[str, str],
+    place: Place,
+    seconds: float,
+    interrupt: Callable[[], bool] | None,
+) -> None:
     with open(place.home / "output", "w+b") as output:
         child = subprocess.Popen(
             command,
@@ -175,10 +218,15 @@ def _wait(run: Run, command: list[str], env: dict[str, str], place: Place, secon
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        end = time.monotonic() + seconds
         try:
-            run.exit_code = child.wait(seconds)
-        except subprocess.TimeoutExpired:
-            pass
+            while child.poll() is None and time.monotonic() < end:
+                time.sleep(0.1)
+                if interrupt is not None and interrupt():
+                    os.killpg(child.pid, signal.SIGINT)
+                    interrupt = None
+                    end = min(end, time.monotonic() + 10)
+            run.exit_code = child.returncode
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)  # and what the client left running
@@ -255,11 +303,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("clients", nargs="*", metavar="CLIENT", help=", ".join(AGENTS))
     parser.add_argument("--model", help="Catalog name or GGUF path; default: the scripted model.")
+    parser.add_argument("--slim", action="store_true", help="Few tools, short instructions.")
     parser.add_argument("--seconds", type=float, default=120, help="Most time of a client.")
     parser.add_argument("--max-tokens", type=int, help="Most tokens of an answer.")
     parser.add_argument("--serve", default="", help="Further options of agentspec serve.")
+    parser.add_argument("--interrupt", action="store_true", help="Ctrl-C in an endless answer.")
     parser.add_argument("--save", type=Path, help="Folder for everything that was said.")
     given = parser.parse_args()
+    if given.interrupt and given.model:
+        parser.error("--interrupt is for the scripted model")
     if wrong := set(given.clients) - set(AGENTS):
         parser.error(f"no such client: {', '.join(sorted(wrong))}")
     good, ran = True, 0
@@ -270,6 +322,8 @@ def main() -> int:
         run = drive(
             name,
             model=given.model,
+            slim=given.slim,
+            interrupt=given.interrupt,
             seconds=given.seconds,
             options=given.serve.split(),
             max_tokens=given.max_tokens,
