@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -79,8 +80,10 @@ def check_bind(options: ServerOptions) -> None:
 
 
 def _is_origin(text: str) -> bool:
+    # of editors and browser extensions too: app://obsidian.md, chrome-extension://…
     scheme, _, rest = text.partition("://")
-    return scheme in ("http", "https") and bool(rest) and not set(rest) & set("/?#@* ")
+    named = re.fullmatch("[a-z][a-z0-9+.-]*", scheme) is not None and scheme != "file"
+    return named and bool(rest) and not set(rest) & set("/?#@* ")
 
 
 def read_keys(path: Path) -> tuple[str, ...]:

@@ -232,3 +232,31 @@ def test_logprobs_stop_and_length(client: Any) -> None:
     assert entries == whole["logprobs"]["content"]
     cut = client("Hello.").post(URL, json={"messages": HI, "max_tokens": 2}).json()
     assert cut["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "nonsense"},
+        {"$ref": "#/nowhere"},
+        {"$ref": "https://evil.example/schema.json"},
+        {"type": "string", "pattern": "(a+)+$("},
+        {"minimum": "x", "type": "integer"},
+        {"enum": []},
+        {"type": "string", "minLength": 10**12},
+    ],
+)
+def test_a_schema_that_cannot_be_kept_to_is_a_400_and_harms_nobody(
+    client: Any, schema: dict[str, Any]
+) -> None:
+    pytest.importorskip("llguidance")
+    here = client("Done.")
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    answer = here.post(URL, json={"messages": HI, "response_format": form, "max_tokens": 5})
+    assert answer.status_code == 400, answer.text
+    assert "schema" in answer.json()["error"]["message"]
+    parameters = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    tool = {"type": "function", "function": {"name": "x", "parameters": parameters}}
+    request = {"messages": HI, "tools": [tool], "tool_choice": "required", "max_tokens": 5}
+    assert here.post(URL, json=request).status_code == 400
+    assert here.post(URL, json={"messages": HI}).status_code == 200

@@ -306,6 +306,19 @@ def test_an_answer_that_does_not_end_is_ended(serve: Any, chat: Any, how: str) -
     wait_for(lambda: not busy(engine))
 
 
+def test_an_open_page_does_not_keep_the_server(serve: Any) -> None:
+    server = serve()
+    with httpx.stream("GET", server.url + "/events", timeout=20) as feed:
+        parts = feed.iter_text()
+        next(parts)
+        begun = time.monotonic()
+        server.signal()
+        for _ in parts:
+            pass
+        server.thread.join(20)
+    assert time.monotonic() - begun < 3
+
+
 def test_a_head_that_never_ends_is_cut_off(serve: Any) -> None:
     server = serve(header_seconds=0.3)
     first = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"

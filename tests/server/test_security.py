@@ -35,6 +35,11 @@ def test_origins_that_are_refused_at_the_start(origin: str) -> None:
         check_bind(ServerOptions(allow_origins=(origin,)))
 
 
+def test_origins_that_are_taken() -> None:
+    check_bind(ServerOptions(allow_origins=("https://a.b:8", "app://obsidian.md")))
+    check_bind(ServerOptions(allow_origins=("*",), keys=(KEY,)))
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [
