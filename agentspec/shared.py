@@ -34,7 +34,8 @@ def complete(messages: object, *, model: str | Path | None = None, **options: An
 
     Options: tools, tool_choice, context, max_tokens, temperature (default 0), top_k, top_p,
     min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias, logprobs,
-    top_logprobs, stop, stop_token_ids, seed, response_format, grammar, prediction, speculation.
+    top_logprobs, stop, stop_token_ids, seed, response_format, grammar, prediction, speculation,
+    normalise.
     Raises as `load` and `Engine.complete` do.
     """
     return _shared(model, options).complete(messages, **options)

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 import pytest
 
-from agentspec.aio import in_thread
+from agentspec.aio import Stop, in_thread
 from agentspec.errors import DecodeError
 
 
@@ -96,3 +96,17 @@ def test_a_loop_that_is_closed_meanwhile_is_no_error() -> None:
     go_on.set()
     # pytest turns an exception in the thread into a failure
     assert ended.wait(10)
+
+
+def test_a_stop_calls_what_it_was_told_once_it_is_set() -> None:
+    calls: list[int] = []
+    stop = Stop()
+    stop.set()
+    stop.tell(lambda: calls.append(1))
+    assert calls == [1]
+    stop = Stop()
+    stop.tell(lambda: calls.append(2))
+    assert calls == [1]
+    stop.set()
+    assert calls == [1, 2]
+    assert stop.is_set()

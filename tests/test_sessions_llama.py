@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,3 +183,50 @@ def test_two_clients_of_smollm2_get_what_they_get_alone(load: Any, weights: Any)
                 break
         else:
             assert text_of(chunks) == answer.text
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize(
+    ("model", "turns"),
+    [("smollm2-135m", 3), pytest.param("qwen2.5-coder-1.5b", 20, marks=pytest.mark.slow)],
+)
+def test_a_tool_loop_reads_no_history_twice(
+    load: Any, weights: Any, model: str, turns: int
+) -> None:
+    """What the model wrote comes back as JSON of a client: other keys first, other spacing."""
+    pytest.importorskip("llguidance")
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "read",
+            "description": "Read lines of a file",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string", "maxLength": 12},
+                    "line": {"enum": [1, 2]},
+                },
+                "required": ["path", "line"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Read line 1 of a.py."}]
+    options: dict[str, Any] = {"tools": [tool], "tool_choice": "required", "max_tokens": 80}
+    options["parallel_tool_calls"] = False
+    held = reused = 0
+    with load(weights(model), n_ctx=8192, n_threads=1, kv_type="f16", speculation=False) as engine:
+        for turn in range(turns):
+            before = len(engine.tokens)
+            answer = engine.complete(messages, **options)
+            held += before if turn else 0
+            reused += cached(answer)
+            (call,) = answer.tool_calls
+            arguments = json.loads(call.function.arguments)
+            text = json.dumps(arguments, sort_keys=bool(turn % 2), separators=(",", " : "))
+            function = {"name": call.function.name, "arguments": text}
+            back = {"role": "assistant", "tool_calls": [{"id": "x", "function": function}]}
+            if turn % 2:
+                back["content"] = None
+            messages += [back, {"role": "tool", "tool_call_id": "x", "content": f"x = {turn}"}]
+    assert reused >= 0.99 * held

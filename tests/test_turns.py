@@ -12,7 +12,7 @@ from weakref import ref
 import pytest
 
 from agentspec.errors import EngineBusyError
-from agentspec.turns import Ticket, Turnstile
+from agentspec.turns import Entrance, Ticket, Turnstile
 
 
 def start(work: Any) -> threading.Thread:
@@ -219,3 +219,129 @@ def test_a_ticket_whose_stream_has_ended_does_not_hold_the_turn() -> None:
     lost = taken(turn)
     lost.stream = ref(run())
     assert taken(turn) is turn.holder()
+
+
+# -- several places --------------------------------------------------------------------------------
+
+
+class Places:
+    """So many places, and who came in, in order."""
+
+    def __init__(self, count: int) -> None:
+        self.free = count
+        self.door = Entrance()
+        self.order: list[int] = []
+
+    def admit(self) -> bool:
+        if not self.free:
+            return False
+        self.free -= 1
+        return True
+
+    def enter(self, age: int) -> Ticket:
+        ticket = Ticket()
+        self.door.enter(ticket, age, self.admit)
+        self.order.append(age)
+        return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        self.free += 1
+        self.door.leave(ticket)
+
+
+def test_the_older_stand_in_front_whenever_they_come() -> None:
+    places = Places(1)
+    first = places.enter(0)
+    threads = []
+    for waiting, age in enumerate((5, 3, 9, 1), 1):
+
+        def work(age: int = age) -> None:
+            places.leave(places.enter(age))
+
+        threads.append(start(work))
+        wait_for(lambda waiting=waiting: places.door.waiting == waiting)
+    places.leave(first)
+    for thread in threads:
+        thread.join(10)
+    assert places.order == [0, 1, 3, 5, 9]
+    assert (places.door.waiting, places.door.inside, places.free) == (0, [], 1)
+
+
+def test_as_many_are_inside_as_are_let_in() -> None:
+    places = Places(3)
+    most, inside = 0, 0
+
+    def work(n: int) -> None:
+        nonlocal most, inside
+        for _ in range(50):
+            ticket = places.enter(n)
+            inside += 1
+            most = max(most, inside)
+            inside -= 1
+            places.leave(ticket)
+
+    threads = [start(lambda n=n: work(n)) for n in range(8)]
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert most <= 3
+    assert places.free == 3
+    assert not places.door.inside
+
+
+def test_who_has_a_place_may_have_another_but_not_wait_for_it() -> None:
+    places = Places(2)
+    places.enter(0)
+    second = places.enter(1)
+    with pytest.raises(EngineBusyError, match=r"close\(\) it"):
+        places.enter(2)
+    places.door.leave(places.door._line[0][2])
+    places.leave(second)
+    assert places.enter(3)
+
+
+def test_a_check_that_raises_ends_the_wait_of_everybody() -> None:
+    places = Places(0)
+    problems: list[str] = []
+    closed = False
+
+    def check() -> None:
+        if closed:
+            raise ValueError("closed")
+
+    def work() -> None:
+        ticket = Ticket()
+        try:
+            places.door.enter(ticket, 0, places.admit, check)
+        except ValueError as error:
+            problems.append(str(error))
+        finally:
+            places.door.leave(ticket)
+
+    threads = [start(work) for _ in range(4)]
+    wait_for(lambda: places.door.waiting == 4)
+    closed = True
+    places.door.call_all()
+    for thread in threads:
+        thread.join(10)
+    assert problems == ["closed"] * 4
+    assert places.door.waiting == 0
+
+
+def test_a_place_whose_stream_has_ended_is_given_to_the_next() -> None:
+    places = Places(1)
+
+    def run() -> Generator[int, None, None]:
+        yield 1
+
+    stream = run()
+    lost = Ticket(ref(stream))
+    lost.lose = lambda: places.leave(lost)
+    places.door.enter(lost, 0, places.admit)
+    next(stream)
+    with pytest.raises(EngineBusyError):
+        places.enter(1)
+    places.door.leave(places.door._line[0][2])
+    stream.close()
+    assert places.enter(2)
+    assert places.door.inside != [lost]

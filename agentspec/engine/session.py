@@ -19,6 +19,7 @@ from agentspec.types import Draft
 
 _log = logging.getLogger(__name__)
 
+_NONE: SeqId = -1
 _MARK_BYTES = 256 << 20
 """What the kept states of one sequence may take, the last one aside."""
 
@@ -102,6 +103,7 @@ class LiveSequence:
             raise InvalidRequestError("the prompt has no tokens", param="messages")
         if len(prompt) >= self.backend.n_ctx:
             raise ContextOverflowError(len(prompt), self.backend.n_ctx)
+        self._have()
         try:
             self.adopt(prompt)
         except BaseException:
@@ -122,6 +124,7 @@ class LiveSequence:
 
     def read(self, most: int | None = None) -> None:
         """One pass over unread tokens, at most so many. Raises what the backend does."""
+        self._have()
         upto = min(self._valid + min(most or self._chunk, self._chunk), len(self.tokens) - 1)
         if self._most_marks and self._stops:
             upto = min(upto, self._stops[0])
@@ -146,8 +149,7 @@ class LiveSequence:
         They must be in its cache, and the backend must be able to cut there.
         """
         self.tokens, self._valid, self.low = [], 0, 0
-        self._marks.clear()
-        self.backend.drop(self._seq)
+        self._release()
         self._seq = self.backend.fork(other.seq)
         try:
             if self.backend.length(self._seq) > length:
@@ -163,16 +165,14 @@ class LiveSequence:
         Raises BackendError, and is empty then.
         """
         self.tokens, self._valid, self.low = [], 0, 0
-        self._marks.clear()
-        self.backend.drop(self._seq)
+        self._release()
         try:
             self._seq = self.backend.load(path)
             held = self.backend.length(self._seq)
             if held != len(tokens) - 1:
                 raise BackendError(f"{path} holds {held} tokens instead of {len(tokens) - 1}")
         except BaseException:
-            self.backend.drop(self._seq)
-            self._seq = self.backend.open()
+            self._clear()
             raise
         self.tokens, self._valid, self.low = list(tokens), held, held
 
@@ -265,6 +265,7 @@ class LiveSequence:
         """Make cache and committed tokens agree after whatever happened."""
         if self._closed:
             return
+        self._have()
         keep = min(self._valid, len(self.tokens) - 1, self.backend.length(self._seq))
         keep = max(keep, 0)
         self._valid = keep
@@ -282,7 +283,7 @@ class LiveSequence:
         """Free the sequence; whatever is called afterwards does nothing to the backend."""
         if not self._closed:
             self._closed = True
-            self.backend.drop(self._seq)
+            self._release()
 
     def _rewind(self, length: int, *, refill: bool = True) -> None:
         """Cut the cache to `length` committed tokens, by the cheapest way the backend has."""
@@ -337,10 +338,21 @@ class LiveSequence:
         self._clear()
 
     def _clear(self) -> None:
-        self._marks.clear()
         self._valid = self.low = 0
-        self.backend.drop(self._seq)
+        self._release()
         self._seq = self.backend.open()
+
+    def _have(self) -> None:
+        """Open a sequence where an interrupt has left none."""
+        if self._seq == _NONE:
+            self._clear()
+
+    def _release(self) -> None:
+        """Give the backend's sequence back; whatever interrupts what follows, it is not used."""
+        self._marks.clear()
+        seq, self._seq = self._seq, _NONE
+        if seq != _NONE:
+            self.backend.drop(seq)
 
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -29,7 +29,9 @@ def recorded(chat: Any, **options: Any) -> tuple[Recorder, Any]:
 def test_the_recorder_takes_no_trees(chat: Any) -> None:
     backend = chat.backend(chat.hashed(), max_leaves=4)
     recorder = Recorder(backend)
-    assert recorder.capabilities == replace(backend.capabilities, tree=False, max_leaves=1)
+    assert recorder.capabilities == replace(
+        backend.capabilities, tree=False, max_leaves=1, max_seqs=1
+    )
     seq = recorder.open()
     with pytest.raises(UnsupportedError, match="tree"):
         recorder.forward([Rows(seq, [1, 2], parents=[-1, -1])])
@@ -47,7 +49,7 @@ def test_the_recorder_passes_everything_on(chat: Any, tmp_path: Path) -> None:
     assert as_backend.max_rows == backend.max_rows
     assert as_backend.vocab_size == backend.vocab_size
     assert as_backend.tokenizer is backend.tokenizer
-    assert as_backend.capabilities == backend.capabilities
+    assert as_backend.capabilities == replace(backend.capabilities, max_seqs=1)
     seq = as_backend.open()
     output = as_backend.forward([Rows(seq, [1, 2, 3], logits_from=1)])
     assert [output.argmax(i) for i in range(2)] == [

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentspec.backends.base import Output, Rollback, Rows
+from agentspec.engine.session import LiveSequence
 from agentspec.errors import CancelledError, DecodeError, RollbackError, SequenceLostError
 from agentspec.propose.draft_model import DraftModel
 from agentspec.propose.longest import LongestMatch
@@ -449,4 +450,34 @@ def test_an_interrupt_while_the_next_turn_cuts_the_cache(world: Any, behind: boo
     bench.target.bomb = Bomb(0, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         bench.loop.sequence.start(PROMPT)
+    bench.check()
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
+@pytest.mark.parametrize("what", ["drop", "fork", "rollback"])
+def test_an_interrupt_while_a_beginning_is_shared(world: Any, what: str, behind: bool) -> None:
+    """The sequence is empty and usable, and the one it was copied from is as it was."""
+    bench = Bench(world, Rollback.TRIM)
+    bench.turn(PROMPT)
+    source = bench.loop.sequence
+    live = LiveSequence(bench.target, chunk=2)
+    live.start([3, 3, 3])
+    held = list(source.tokens)
+
+    def strike(real: Any) -> Any:
+        def call(*args: Any) -> Any:
+            setattr(bench.target, what, real)
+            if behind:
+                real(*args)
+            raise KeyboardInterrupt
+
+        return call
+
+    setattr(bench.target, what, strike(getattr(bench.target, what)))
+    with pytest.raises(KeyboardInterrupt):
+        live.share(source, 4)
+    live.settle()
+    assert live.start([*PROMPT, 7]) in (0, 4)
+    assert bench.target.caches[live.seq] == PROMPT
+    assert source.tokens == held
     bench.check()
