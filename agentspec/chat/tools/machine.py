@@ -32,6 +32,8 @@ from agentspec.wire import Tool
 MAX_CALL = 1 << 20
 """Characters of one call beyond which it is given back as text."""
 MAX_NAME = 256
+MAX_NOTES = 16
+"""Malformed calls of one answer that a note is made of; the others are text alone."""
 SPACE = frozenset(" \t\r\n")
 
 _MAX_SPACE = 4096
@@ -68,6 +70,7 @@ class Machine:
         self._ids = ids
         self._max_call = max_call
         self._index = 0
+        self._notes = 0
         self._said: list[str] = []  # text to give out, joined once per feed
         self._said_thinking = False  # which kind of text that is
         self._out: list[Delta] = []
@@ -215,7 +218,8 @@ class Machine:
         source, self._raw = "".join(self._raw or ()), None
         for char in source:
             self.plain(char)
-        if kind is not None and source and self.certain:
+        if kind is not None and source and self.certain and self._notes < MAX_NOTES:
+            self._notes += 1
             self._join()
             self._out.append(Malformed(kind, source))
 

@@ -4,6 +4,7 @@ import pytest
 
 from agentspec.chat.tools.base import CallStart, Malformed, TextDelta, new_call_id
 from agentspec.chat.tools.hermes_json import HermesJson
+from agentspec.chat.tools.machine import MAX_NOTES
 from tests.chat.tools.reading import TOOLS, answer, parse
 
 CALL = '<tool_call>\n{"name": "read", "arguments": {"path": "a.py"}}\n</tool_call>'
@@ -47,6 +48,13 @@ def test_arguments_in_a_string_are_held_to_the_same_depth(levels: int) -> None:
     inner = '{\\"a\\":' + "[" * levels + "]" * levels + ', \\"b\\": \\"x\n\\"}'
     got = answer(parse("hermes_json", [f'<tool_call>{{"name": "now", "arguments": "{inner}"}}']))
     assert got.notes == ([] if levels < 100 else ["too_deep"])
+
+
+def test_notes_have_an_end() -> None:
+    source = "<tool_call>no" * 1000
+    got = answer(parse("hermes_json", [source]))
+    assert got.text == source
+    assert got.notes == ["not_json"] * MAX_NOTES
 
 
 def test_names_have_an_end() -> None:
