@@ -176,3 +176,6 @@ def test_strict_tools_are_held_in_free_text(tokenizer: Any, family: str) -> None
     assert not accepts(call[:-1].rstrip("\n"), parallel=False) or not shape.closing + shape.after
     broken = call.replace("stop", "open_file")
     assert not accepts(broken)
+    # spelled out it is a call all the same
+    one = constraint.tool_calls(declared, "auto", tokenizer, shape=shape)
+    assert one.valid_prefix(tokenizer.encode(broken)) < len(tokenizer.encode(broken))
