@@ -187,7 +187,7 @@ def _codex_script(place: Place) -> Reply:
 
 def _qwen(place: Place, config: str, slim: bool) -> Started:
     env, _ = _exports(config, place)
-    options = ["--auth-type", "openai", "--yolo", "--output-format", "stream-json"]
+    options = ["--yolo", "--output-format", "stream-json"]
     if slim:
         tools = "run_shell_command,read_file,edit"
         options += ["--bare", "--system-prompt", _SLIM, "--core-tools", tools]

@@ -44,6 +44,7 @@ class Run:
     version: str
     seconds: float = 0.0
     exit_code: int | None = None  # None: it ran past its time
+    stopped: bool = False  # by us: it was to be, or the model found no end
     output: str = ""
     fixed: bool = False
     server: dict[str, int] = field(default_factory=dict)
@@ -56,6 +57,19 @@ class Run:
     @property
     def good(self) -> bool:
         return not any(self.checks.values())
+
+    def reused(self) -> list[float]:
+        """Of each turn that brings results: the share of the turn before that was not read again.
+
+        The last token of an answer is never in the cache, and does not count.
+        """
+        shares = []
+        for later in self.turns:
+            before = [early for early in self.turns if early.answers(later)]
+            if before and later.cached is not None:
+                had = (before[-1].prompt or 0) + (before[-1].written or 0) - 1
+                shares.append(min(1.0, later.cached / had))
+        return shares
 
 
 @contextlib.contextmanager
@@ -116,6 +130,7 @@ def drive(
     slim: bool = False,
     n_ctx: int = 1 << 19,
     interrupt: bool = False,
+    rounds: int | None = None,
     seconds: float = 120,
     options: list[str] | None = None,
     max_tokens: int | None = None,
@@ -123,7 +138,7 @@ def drive(
     """Run one client to its end, against the scripted model or a model file.
 
     With `interrupt` the scripted model writes without end, and the client is interrupted, as by
-    Ctrl-C, while it reads.
+    Ctrl-C, while it reads. With `rounds` it is interrupted once so many results came back.
     """
     agent = AGENTS[name]
     program = find(agent)
@@ -145,7 +160,9 @@ def drive(
         started = agent.start(place, _configuration(agent, tap.url, key, max_tokens), slim)
         begun = time.monotonic()
         command = [program, *started.command]
-        due = (lambda: _reads(tap, begun)) if interrupt else None
+        due: Callable[[], bool] | None = (lambda: _reads(tap, begun)) if interrupt else None
+        if rounds is not None:
+            due = lambda: _rounds(tap.exchanges(), begun) > rounds  # noqa: E731
         _wait(run, command, {**env, **started.env}, place, seconds, due)
         run.seconds = time.monotonic() - begun
         run.fixed = place.file.read_text() == FIXED
@@ -168,6 +185,10 @@ def _reads(tap: Tap, begun: float) -> bool:
     """True when an answer has been coming for a moment."""
     asked = [each for each in tap.exchanges() if each.at > begun]
     return any(turn.pieces > 20 for turn in turns_of(asked))
+
+
+def _rounds(exchanges: list[Exchange], begun: float) -> int:
+    return max((len(t.results) for t in turns_of(e for e in exchanges if e.at > begun)), default=0)
 
 
 def _interrupted(run: Run) -> str:
@@ -224,7 +245,7 @@ def _wait(
                 time.sleep(0.1)
                 if interrupt is not None and interrupt():
                     os.killpg(child.pid, signal.SIGINT)
-                    interrupt = None
+                    run.stopped, interrupt = True, None
                     end = min(end, time.monotonic() + 10)
             run.exit_code = child.returncode
         finally:
@@ -245,6 +266,8 @@ def _checks(run: Run, agent: Agent, *, scripted: bool) -> dict[str, str]:
         "server": _at_the_server(run),
         "clean end": {0: "", None: "ran past its time"}.get(run.exit_code, f"exit {run.exit_code}"),
     }
+    if run.stopped:
+        found["clean end"] = ""
     if agent.calls:
         missing = "no result of a call came back"
         if not scripted and not any(turn.calls for turn in run.turns):
@@ -264,9 +287,8 @@ def _checks(run: Run, agent: Agent, *, scripted: bool) -> dict[str, str]:
 
 
 def _at_the_server(run: Run) -> str:
-    bad = {
-        how: n for how in ("failed", "cancelled", "refused", "left") if (n := run.server.get(how))
-    }
+    wrong = ("failed", "refused", "left") + (() if run.stopped else ("cancelled",))
+    bad = {how: n for how in wrong if (n := run.server.get(how))}
     if bad:
         return ", ".join(f"{n} {how}" for how, n in bad.items())
     answered = sum(n for how, n in run.server.items() if how not in ("refused", "left"))
@@ -275,9 +297,14 @@ def _at_the_server(run: Run) -> str:
 
 def show(run: Run) -> Iterator[str]:
     """A run in lines of text."""
-    yield f"{run.client} {run.version}: {'good' if run.good else 'BAD'} in {run.seconds:.1f} s"
+    how = "good" if run.good else "BAD"
+    end = ", interrupted by us" if run.stopped else ""
+    yield f"{run.client} {run.version}: {how} in {run.seconds:.1f} s{end}"
     for turn in run.turns:
         yield f"    {turn}"
+    if shares := run.reused():
+        mean = sum(shares) / len(shares)
+        yield f"    of the turn before: {mean:.1%} reused, {min(shares):.1%} at least"
     for name, problem in run.checks.items():
         yield f"    {name}: {problem or 'yes'}"
 
@@ -307,6 +334,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120, help="Most time of a client.")
     parser.add_argument("--max-tokens", type=int, help="Most tokens of an answer.")
     parser.add_argument("--serve", default="", help="Further options of agentspec serve.")
+    parser.add_argument("--rounds", type=int, help="Ctrl-C after so many results of calls.")
     parser.add_argument("--interrupt", action="store_true", help="Ctrl-C in an endless answer.")
     parser.add_argument("--save", type=Path, help="Folder for everything that was said.")
     given = parser.parse_args()
@@ -324,6 +352,7 @@ def main() -> int:
             model=given.model,
             slim=given.slim,
             interrupt=given.interrupt,
+            rounds=given.rounds,
             seconds=given.seconds,
             options=given.serve.split(),
             max_tokens=given.max_tokens,
