@@ -418,7 +418,8 @@ class Engine:
             parallel=request.parallel_tool_calls,
             response_format=request.response_format,
             grammar=request.grammar,
-            shape=self._format.shape,
+            # what continues a raw prompt begins no message, in whatever channel
+            shape=self._format.shape if request.prompt is None else grammars.HERMES,
             thinking=thinking,
         )
 

@@ -182,6 +182,16 @@ def test_every_family_calls_in_its_own_form(chat: Any, family: str) -> None:
             engine.complete(HI, tools=[tool(strict=True)])
 
 
+def test_a_raw_prompt_is_held_at_once(chat: Any) -> None:
+    from agentspec.request import parse_text_request
+
+    engine = chat.engine(chat.writing("x"), call_format=FORMATS["harmony"]())
+    answer, events = engine.begin(parse_text_request("a", grammar='start: "yes"'))
+    for event in events:
+        answer.add(event)
+    assert answer.completion().text == "yes"
+
+
 # -- thinking --------------------------------------------------------------------------------------
 
 

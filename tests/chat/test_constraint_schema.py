@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from agentspec.chat import constraint
+from agentspec.chat.constraint import matcher
 from agentspec.chat.constraint.schema import pattern_atoms
-from agentspec.errors import InvalidRequestError
+from agentspec.errors import InvalidRequestError, UnsupportedError
 from agentspec.wire import parse_tools
 
 pytest.importorskip("llguidance")
@@ -316,6 +317,30 @@ def test_hostile_schemas_are_taken_or_refused_in_time(tokenizer: Any, name: str)
     assert len(problem) < 1000
     assert "\n" not in problem
     assert time.monotonic() - start < 4.0
+
+
+def test_what_becomes_too_complex_on_the_way_is_a_typed_error(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # states that only a large vocabulary reaches soon
+    monkeypatch.setitem(matcher._LIMITS, "max_lexer_states", 400)
+    schema = {"type": "string", "pattern": r"^secret[\s\S]*([a-z].{200}){3}$"}
+    one = constraint.json_schema(schema, tokenizer)
+
+    def write(text: str) -> None:
+        for token in tokenizer.encode(text):
+            assert one.mask()[token]
+            one.advance(token)
+
+    write('"secret')
+    with pytest.raises(UnsupportedError, match="too complex to follow") as caught:
+        write("ab" * 300)
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+    # it stays an error, never a free answer
+    for ask in (one.mask, one.only, lambda: one.advance(97), lambda: one.forced(4)):
+        with pytest.raises(UnsupportedError, match="too complex"):
+            ask()
 
 
 @settings(max_examples=100)

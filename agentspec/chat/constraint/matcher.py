@@ -58,7 +58,8 @@ class GrammarConstraint:
 
     @property
     def finished(self) -> bool:
-        return self._ended or bool(self._matcher.is_stopped())
+        # a matcher that failed is stopped too, and has not come to the end of anything
+        return self._ended or (self._matcher.is_stopped() and not self._matcher.is_error())
 
     def mask(self) -> npt.NDArray[np.bool_]:
         if self.finished:
@@ -128,7 +129,7 @@ class GrammarConstraint:
             return 0
         if self.finished:
             return int(not self._ended and tokens[0] in self._ends)
-        valid = int(self._matcher.validate_tokens(list(tokens)))
+        valid = max(0, int(self._matcher.validate_tokens(list(tokens))))
         end = next((i for i, t in enumerate(tokens) if t in self._ends), None)
         # Nothing follows the end of an answer.
         return valid if end is None else min(valid, end + 1)
