@@ -206,6 +206,20 @@ def test_a_stream_that_fails_says_so_and_does_not_end_as_if_whole(client: Any, c
     assert all(c["choices"][0]["finish_reason"] is None for _, c in events[:-1])
 
 
+def test_a_bug_at_the_end_of_a_stream_is_told_too(client: Any, monkeypatch: Any) -> None:
+    from agentspec.server.openai_chat import ChatStream
+
+    def broken(_: Any) -> str:
+        raise ZeroDivisionError("secret /path")
+
+    monkeypatch.setattr(ChatStream, "end", broken)
+    here = client()
+    answer = here.post(URL, json={"messages": HI, "stream": True})
+    assert sse_events(answer.text)[-1][1]["error"]["type"] == "server_error"
+    assert "secret" not in answer.text
+    assert here.state.live._recent[-1].state == "failed"
+
+
 def test_a_bug_is_a_500_without_a_traceback(client: Any, monkeypatch: Any) -> None:
     here = client()
 

@@ -125,7 +125,7 @@ KNOWN: dict[str, dict[str, Any]] = {
 }
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_json_in_any_place_is_never_a_500(server: Running, data: Any) -> None:
     nonsense(server, data)
