@@ -41,6 +41,10 @@ class Turn:
         return bool(self.calls & later.results)
 
     def __str__(self) -> str:
+        if not self.status:
+            return f"{self.api}: no answer, {len(self.results)} results sent"
+        if not self.ok:
+            return f"{self.api} {self.status}"
         how = "stream" if self.streamed else "whole"
         end = "" if self.ended else ", not to its end"
         return (

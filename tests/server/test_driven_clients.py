@@ -34,3 +34,9 @@ def test_a_client_repairs_a_file(name: str) -> None:
 def test_an_interrupted_client_leaves_nothing_running(name: str) -> None:
     run = drive(name, seconds=300, interrupt=True)
     assert run.good, "\n".join([*show(run), run.output[-3000:]])
+
+
+@pytest.mark.slow
+def test_a_client_is_told_once_that_its_prompt_does_not_fit(name: str) -> None:
+    run = drive(name, seconds=300, overflow=True)
+    assert run.good, "\n".join([*show(run), run.output[-3000:]])
