@@ -206,11 +206,18 @@ class Generation:
         def work() -> None:
             if self.cancelled:
                 raise CancelledError("generation was cancelled while the prompt was read")
-            rows = self._chunk if len(pool.running) < 2 else self._shared_chunk
+            rows = self._chunk
+            if len(pool.running) > 1:
+                rows, before = self._shared_chunk, slot.sequence.cached
+                if not pool.catch_up(slot):
+                    return
+                if not self.tokens:
+                    stats.cached_tokens += slot.sequence.cached - before
             with stats.timing("prefill"):
                 if slot.need and pool.make_room(slot, min(rows, slot.sequence.unread)):
                     slot.sequence.read(rows)
 
+        # a step that reads nothing lets others go first: their passes may be what it waits for
         while slot.sequence.unread:
             if not slot.need:
                 self._scheduler.readmit(self.job, slot)

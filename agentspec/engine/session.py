@@ -138,7 +138,7 @@ class LiveSequence:
 
     def reusable(self, prompt: Sequence[int]) -> int:
         """Tokens of a prompt that would not be read again."""
-        same = _common_prefix(self.tokens[: self._valid], prompt[:-1])
+        same = common_prefix(self.tokens[: self._valid], prompt[:-1])
         if same == self._valid or not (self._checkpoints or self._most_marks):
             return same
         return max((mark.length for mark in self._marks if mark.length <= same), default=0)
@@ -221,7 +221,7 @@ class LiveSequence:
 
     def adopt(self, prompt: Sequence[int]) -> None:
         """Make `prompt` the committed tokens and keep the cached prefix, computing nothing yet."""
-        reused = _common_prefix(self.tokens[: self._valid], prompt[:-1])
+        reused = common_prefix(self.tokens[: self._valid], prompt[:-1])
         self._valid = min(self._valid, reused)
         self._rewind(reused, refill=False)
         self.tokens = list(prompt)
@@ -355,7 +355,8 @@ class LiveSequence:
             self.backend.drop(seq)
 
 
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two runs begin with in common."""
     n = min(len(a), len(b))
     if list(a[:n]) == list(b[:n]):
         return n

@@ -8,12 +8,14 @@ from typing import Protocol
 
 from agentspec.backends.base import Backend, Rollback
 from agentspec.engine.kept import SessionStore
-from agentspec.engine.session import LiveSequence
+from agentspec.engine.session import LiveSequence, common_prefix
 from agentspec.engine.stats import TurnStats
 from agentspec.errors import BackendError
 
 _WORTH = 16
 """Tokens of a shared prefix from which on it decides where a request goes."""
+_WORTH_WAITING = 64
+"""Tokens of a shared prefix that are not read twice at the same time."""
 _SPARE = 256
 """Tokens at the end of a conversation that may be replaced without keeping the old ones."""
 _AHEAD = 256
@@ -132,13 +134,39 @@ class SessionPool:
         source = max(self.slots, key=lambda other: other.sequence.reusable(prompt))
         common = source.sequence.reusable(prompt)
         if source is not slot and self._shares and common >= own + _WORTH:
-            self._follow_cuts()
-            slot.sequence.share(source.sequence, common)
-            self._follow_cuts()
-            slot.base, slot.shared, slot.sequence.low = source, common, common
+            self._share(slot, source, common)
         reused = slot.sequence.begin(prompt, marks)
         self._follow_cuts()
         return reused
+
+    def catch_up(self, slot: Slot) -> bool:
+        """Take over what an older task has read of the same text since this one began.
+
+        False while that one is still reading it: better wait than read it twice.
+        """
+        task, sequence = slot.task, slot.sequence
+        if not self._shares or task is None:
+            return True
+        for source in self.running:
+            other = source.sequence
+            if source.task is None or source.task.age >= task.age or not source.need:
+                continue
+            common = common_prefix(other.tokens, sequence.tokens[:-1])
+            if common < sequence.cached + _WORTH_WAITING:
+                continue
+            if other.cached >= min(common, len(other.tokens) - 1):
+                tokens = list(sequence.tokens)
+                self._share(slot, source, min(common, other.cached))
+                sequence.begin(tokens)
+                return True
+            return False
+        return True
+
+    def _share(self, slot: Slot, source: Slot, length: int) -> None:
+        self._follow_cuts()
+        slot.sequence.share(source.sequence, length)
+        self._follow_cuts()
+        slot.base, slot.shared, slot.sequence.low = source, length, length
 
     def _best(self, prompt: Sequence[int], idle: list[Slot]) -> Slot:
         """Among idle slots: the one that holds the prefix, or one to copy it to or read it into."""
