@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -110,6 +111,40 @@ def test_what_is_no_grammar_is_refused(tokenizer: Any, bad: str) -> None:
         constraint.grammar(bad, tokenizer)
     assert caught.value.param == "grammar"
     assert "\n" not in str(caught.value)
+
+
+def chain(n: int, form: str) -> str:
+    return "\n".join(form.format(i, i + 1) for i in range(n))
+
+
+def references(n: int) -> str:
+    defs = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(n)}
+    return json.dumps({"$ref": "#/$defs/d0", "$defs": {**defs, f"d{n}": {}}})
+
+
+@pytest.mark.parametrize(
+    "deep",
+    [
+        f'start: r0\n{chain(20_000, "r{}: r{}")}\nr20000: "a"',
+        f'start: R0\n{chain(20_000, "R{}: R{} | /b/")}\nR20000: "a"',
+        f'root ::= r0\n{chain(20_000, "r{} ::= r{}")}\nr20000 ::= "a"',
+        f"start: %json {references(4000)}",
+        "start: " + "(" * 100_000 + '"a"' + ")" * 100_000,
+        "start: /" + "(" * 100_000 + "a" + ")" * 100_000 + "/",
+        "start: %json " + '{"anyOf":[' * 20_000 + "{}" + "]}" * 20_000,
+    ],
+    ids=["rules", "terminals", "gbnf", "references", "groups", "regex", "json"],
+)
+def test_depth_is_refused_before_it_ends_the_process(tokenizer: Any, deep: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"^grammar"):
+        constraint.grammar(deep, tokenizer)
+
+
+def test_schemas_inside_a_grammar_are_checked_too(tokenizer: Any) -> None:
+    good = 'start: "x: " %json {"type": "object", "properties": {"%json": {"const": 1}}} "!"'
+    assert takes(tokenizer, good, 'x: {"%json": 1}!')
+    with pytest.raises(InvalidRequestError, match=r"grammar\.%json.*needs itself"):
+        constraint.grammar('start: %json {"$ref": "#"}', tokenizer)
 
 
 @settings(max_examples=200)

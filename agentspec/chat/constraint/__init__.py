@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from agentspec.backends.base import Tokenizer
 from agentspec.chat.constraint.calls import MESSAGE, CallGrammar
-from agentspec.chat.constraint.gbnf import MAX_GRAMMAR, gbnf_to_lark, is_gbnf
+from agentspec.chat.constraint.gbnf import MAX_GRAMMAR, checked, gbnf_to_lark, is_gbnf
 from agentspec.chat.constraint.matcher import GrammarConstraint, compile_lark
 from agentspec.chat.constraint.schema import schema_grammar
 from agentspec.chat.constraint.thinking import AfterThinking
@@ -140,7 +140,7 @@ def _grammar(text: str, tokenizer: Tokenizer, vocab_size: int | None) -> Grammar
             f"grammar has {len(text)} characters, more than {MAX_GRAMMAR}", param="grammar"
         )
     lark = gbnf_to_lark(text) if is_gbnf(text) else text
-    return compile_lark(lark, tokenizer, vocab_size, "grammar")
+    return compile_lark(checked(lark), tokenizer, vocab_size, "grammar")
 
 
 def tool_calls(

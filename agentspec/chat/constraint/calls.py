@@ -18,6 +18,7 @@ from agentspec.wire import Tool
 MAX_CALLS = 64
 """Calls of one answer, where it may hold several."""
 
+_MAX_ARGUMENTS = 200
 _ROOT_KEYS = {
     *("type", "properties", "required", "additionalProperties", "$defs", "definitions", "title"),
     *("description", "default", "examples", "$schema", "$id", "$comment"),
@@ -155,6 +156,11 @@ class CallGrammar:
                 )
         shape = self._shape
         properties: Mapping[str, Any] = parameters.get("properties") or {}
+        if len(properties) > _MAX_ARGUMENTS:
+            raise InvalidRequestError(
+                f"{where} cannot be compiled: it has more than {_MAX_ARGUMENTS} properties",
+                param=where,
+            )
         if not properties:
             if parameters.get("additionalProperties") is False or "properties" in parameters:
                 self._rules.append(f'{rule}: ""')

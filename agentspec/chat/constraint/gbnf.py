@@ -1,16 +1,22 @@
-"""llama.cpp's GBNF grammars as Lark."""
+"""Grammars that callers write: llama.cpp's GBNF as Lark, and Lark that is safe to compile."""
 
 from __future__ import annotations
 
+import json
 import re
 
 from agentspec.chat.constraint.matcher import library
+from agentspec.chat.constraint.schema import schema_grammar
 from agentspec.errors import InvalidRequestError
 
 MAX_GRAMMAR = 256 * 1024
 """Characters of one grammar."""
 
 _MAX_NESTED = 100
+# llguidance follows rules that name one another on the stack: thousands end the process.
+_MAX_RULES = 500
+_STRING = re.compile(r'"(?:\\.|[^"\\\n])*"')
+_DEFINED = re.compile(r"[\w\]]\s*:")
 _RULE = re.compile(r"(?m)^[ \t]*[A-Za-z0-9_-]+[ \t]*::=")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 _HEX = {"x": 2, "u": 4, "U": 8}
@@ -19,6 +25,27 @@ _HEX = {"x": 2, "u": 4, "U": 8}
 def is_gbnf(text: str) -> bool:
     """True when a line begins as a rule of GBNF does."""
     return _RULE.search(text) is not None
+
+
+def checked(lark: str) -> str:
+    """The grammar with its schemas checked, if it is not too large. Raises InvalidRequestError."""
+    out, at = [], 0
+    for found in re.finditer(r"%json\s*(?=\{)", lark):
+        if found.start() < at:
+            continue  # inside the schema before
+        try:
+            schema, end = json.JSONDecoder().raw_decode(lark, found.end())
+        except (ValueError, RecursionError):
+            continue  # the compiler says what is wrong with it
+        text, _ = schema_grammar(schema, "grammar.%json", spaced=True)
+        out += [lark[at : found.end()], text]
+        at = end
+    lark = "".join([*out, lark[at:]])
+    if len(_DEFINED.findall(_STRING.sub('""', lark))) > _MAX_RULES:
+        raise InvalidRequestError(
+            f"grammar has more than {_MAX_RULES} rules; make it smaller", param="grammar"
+        )
+    return lark
 
 
 def gbnf_to_lark(text: str) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 from agentspec.errors import InvalidRequestError
 
 _MAX_RULES = 2_000
-_MAX_DEPTH = 32
+# Of rules that name one another: llguidance follows them on the stack.
+_MAX_DEPTH = 400
 # Escapes that a JSON string shares with a Python one.
 _STRING = {"whitespace_flexible": False, "json_allowed_escapes": '"\\bfnrt'}
 _ANY = (
@@ -55,9 +56,9 @@ class PythonLiterals:
         where: str,
         depth: int,
     ) -> str:
-        def below(part: Any, path: str) -> str:
+        def below(part: Any, path: str, behind: int = 0) -> str:
             known = part if isinstance(part, Mapping) else {}
-            return self.rule(known, shared, f"{where}{path}", depth + 1)
+            return self.rule(known, shared, f"{where}{path}", depth + 1 + behind)
 
         named = schema.get("enum", [schema["const"]] if "const" in schema else None)
         if isinstance(named, (list, tuple)):
@@ -83,7 +84,7 @@ class PythonLiterals:
             last = len(properties)
             for i, (key, part) in enumerate(properties.items()):
                 entry = f"{json.dumps(python(key) + ': ', ensure_ascii=False)} "
-                entry += below(part, f".properties.{key}")
+                entry += below(part, f".properties.{key}", i)
                 skip = "" if key in required else " | {0}"
                 self._rules += [
                     f"{name}_first{i}: {entry} {name}_next{i + 1}"
@@ -111,7 +112,7 @@ def python(value: Any) -> str:
 
 def _resolved(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a reference to a definition names; itself where it is none."""
-    for _ in range(_MAX_DEPTH):
+    for _ in range(32):
         ref = schema.get("$ref")
         parts = ref.split("/") if isinstance(ref, str) else []
         if len(parts) != 3 or parts[0] != "#":
