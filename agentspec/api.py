@@ -347,6 +347,7 @@ class Engine:
             seats=self._seats,
             proposers=self._proposers,
             context=self._turn_context,
+            refresh=self._refresh,
             constraint=constraint,
             max_tokens=min(request.max_tokens or self._max_tokens, n_ctx - n_prompt),
             rows=self.rows,
@@ -395,6 +396,10 @@ class Engine:
         if not enabled or wanted.k == 0:
             return []
         return seat.proposers(lookup=wanted.lookup, draft_model=wanted.draft_model)
+
+    def _refresh(self) -> None:
+        if self._library is not None:
+            self._library.refresh()
 
     def _turn_context(
         self, request: Request, prompt: Sequence[int], chance: SeededChance

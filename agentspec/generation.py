@@ -37,8 +37,9 @@ Context = Callable[[Request, Sequence[int], SeededChance], TurnContext]
 class Generation:
     """The tokens of one answer, computed as they are read.
 
-    `seats` are the proposers of each slot. A prompt is read `chunk` tokens a pass, `shared_chunk`
-    while other requests run. `finished` is given the tokens of the answer, or what there is of it.
+    `seats` are the proposers of each slot, `refresh` brings what they share up to date. A prompt is
+    read `chunk` tokens a pass, `shared_chunk` while other requests run. `finished` is given the
+    tokens of the answer, or what there is of it.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Generation:
         seats: Sequence[Drafting],
         proposers: Proposers,
         context: Context,
+        refresh: Callable[[], None],
         constraint: Constraint | None,
         max_tokens: int,
         rows: RowClass,
@@ -69,6 +71,7 @@ class Generation:
         self._seats = seats
         self._proposers = proposers
         self._context = context
+        self._refresh = refresh
         self._constraint = constraint
         self._max_tokens = max_tokens
         self._rows = rows
@@ -160,7 +163,7 @@ class Generation:
             self._open(slot)
             self._read(slot)
             if proposers:
-                self._scheduler.step(self.job, lambda: self._begin(panel, chance))
+                self._begin(panel, chance)
             while self.answer.ended is None:
                 self._read(slot)
                 verdict = self._scheduler.step(self.job, lambda: self._decode(slot, steps))
@@ -224,8 +227,17 @@ class Generation:
             self._scheduler.step(self.job, work)
 
     def _begin(self, panel: Panel, chance: SeededChance) -> None:
-        with self.answer.stats.timing("draft"):
-            panel.begin(self._context(self.request, self.prompt, chance))
+        stats = self.answer.stats
+        with stats.timing("draft"):
+            # files are made tokens while others have their passes
+            context = self._context(self.request, self.prompt, chance)
+
+        def work() -> None:
+            with stats.timing("draft"):
+                self._refresh()
+                panel.begin(context)
+
+        self._scheduler.step(self.job, work)
 
     def _decode(self, slot: Slot, steps: Generator[Verdict, None, None]) -> Verdict | None:
         """What one pass decides; None when the cache has to be read again before it."""

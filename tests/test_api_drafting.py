@@ -40,6 +40,23 @@ def test_explain_must_be_true_or_false(chat: Any) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs openat")
+def test_the_workspace_is_brought_up_to_date_before_each_answer(
+    chat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Library] = []
+    monkeypatch.setattr(Library, "refresh", lambda library: calls.append(library))
+    (tmp_path / "work").mkdir()
+    library = Library(
+        tmp_path / "work", chat.tokenizer(), identity="x", directory=tmp_path / "cache"
+    )
+    engine = chat.engine(chat.writing(CODE), library=library)
+    engine.complete(HI)
+    engine.complete(HI)
+    engine.complete(HI, speculation=False)
+    assert calls == [library, library]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs openat")
 def test_files_of_the_workspace_are_drafted_under_their_names(chat: Any, tmp_path: Path) -> None:
     root = tmp_path / "work"
     root.mkdir()
