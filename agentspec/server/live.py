@@ -32,8 +32,8 @@ where an ANSWER is::
 one row takes on this device as measured so far, or null while nothing is known.
 
 `GET /api/answers/{id}` is `{"id", "pieces": [[text, source], …], "cut": false}`: the text in runs
-of one source each, null for what the target itself wrote; the newest text is left out once an
-answer is too long (`cut`). Thinking and tool calls are part of it.
+of one source each, of some 500 characters at most, null for what the target itself wrote; the
+newest text is left out once an answer is too long (`cut`). Thinking and tool calls are part of it.
 
 `GET /events` is a stream of server-sent events:
 
@@ -61,6 +61,7 @@ from agentspec.server.errors import Failure
 from agentspec.server.queue import Line
 
 _MOST_CHARACTERS = 200_000
+_RUN_CHARACTERS = 500
 _TICK_SECONDS = 0.5
 _QUIET_TICKS = 20
 _MOST_READERS = 16
@@ -101,10 +102,16 @@ class LiveAnswer:
         self._characters += len(text)
         if self._characters > _MOST_CHARACTERS:
             self.cut = True
-        elif self.pieces and self.pieces[-1][1] == event.source:
+        elif self._grows(event.source):
             self.pieces[-1] = (self.pieces[-1][0] + text, event.source)
         else:
             self.pieces.append((text, event.source))
+
+    def _grows(self, source: str | None) -> bool:
+        """True when the last run takes more: long ones would be copied and sent again and again."""
+        return bool(self.pieces) and (
+            self.pieces[-1][1] == source and len(self.pieces[-1][0]) < _RUN_CHARACTERS
+        )
 
 
 def _text(delta: object) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from agentspec.answer import TokenEvent
+from agentspec.chat.tools.base import TextDelta
 from agentspec.control.cost import CostCurve
 from tests.server.conftest import HI
 
@@ -146,3 +148,16 @@ def test_every_route_is_in_the_document(client: Any) -> None:
     with_key = client(keys=(key,)).get("/openapi.json", headers={"x-api-key": key}).json()
     assert with_key["security"]
     assert key not in str(with_key)
+
+
+def test_a_long_run_is_kept_in_pieces_and_a_very_long_answer_is_cut(client: Any, chat: Any) -> None:
+    here = client(chat.engine(chat.writing("x" * 1800), max_tokens=4000))
+    done = here.post(CHAT, json={"messages": HI, "speculation": False}).json()
+    text = here.get(f"/api/answers/{done['id']}").json()
+    assert "".join(piece for piece, _ in text["pieces"]) == "x" * 1800
+    assert 4 <= len(text["pieces"]) < 8
+    assert text["cut"] is False
+    live = here.state.live._recent[-1]
+    live._characters = 200_000
+    live.add(TokenEvent(0, (TextDelta("more"),)))
+    assert here.get(f"/api/answers/{done['id']}").json() == {**text, "cut": True}
