@@ -248,7 +248,10 @@ class Engine:
             self.cost.save()
             self.cost = None
         if self._library is not None:
-            self._library.keep(self.tokens)
+            for slot in sorted(self._scheduler.pool.slots, key=lambda slot: slot.used):
+                if slot.used:
+                    self._library.keep(slot.sequence.tokens)
+            self._library.keep([])  # what was indexed, also without a session
             self._library = None
         store, self._store = self._store, None
         if store is not None:

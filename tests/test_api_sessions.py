@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -145,7 +146,7 @@ def test_threads_at_once_over_few_cells_and_few_slots(chat: Any) -> None:
         for n in range(first, 16, 8):
             got[n] = talk(engine, n)
 
-    join(*[start(lambda i=i: work(i)) for i in range(8)])
+    join(*[start(partial(work, i)) for i in range(8)])
     assert [got[n] for n in range(16)] == alone
     assert 200 < engine.target.most <= 400
 
@@ -171,7 +172,7 @@ def test_cells_run_out_while_streams_run(chat: Any, seed: int) -> None:
         def work(n: int) -> None:
             got[n] = engine.complete(ask(n, sizes[n]), max_tokens=most[n])
 
-        join(*[start(lambda n=n: work(n)) for n in range(5)])
+        join(*[start(partial(work, n)) for n in range(5)])
     for n, answer in got.items():
         made = answer.usage.completion_tokens
         assert answer.text == ("abcdefghij" * 30)[:made], n
@@ -326,7 +327,7 @@ def test_what_several_begin_with_at_once_is_read_once(chat: Any) -> None:
     def work(n: int) -> None:
         got[n] = engine.complete([*system, *ask(n)], max_tokens=9)
 
-    join(*[start(lambda n=n: work(n)) for n in range(4)])
+    join(*[start(partial(work, n)) for n in range(4)])
     assert [got[n].text for n in range(4)] == alone
     assert sum(rows for _, rows in engine.target.order) < 600 + 4 * 60
     assert sorted(cached(answer) > 600 for answer in got.values()) == [False, True, True, True]
@@ -448,7 +449,7 @@ def test_a_cancel_never_hits_the_pass_of_another(chat: Any) -> None:
                 cancelled[0] += 1
             timer.join()
 
-    threads = [start(lambda n=n: disturb(n)) for n in range(2)]
+    threads = [start(partial(disturb, n)) for n in range(2)]
     try:
         for _ in range(8):
             assert engine.complete(HI, max_tokens=40).text == expected
@@ -509,7 +510,7 @@ def test_close_ends_all_of_them(chat: Any) -> None:
         except AgentspecError as error:
             problems.append(error)
 
-    threads = [start(lambda n=n: work(n)) for n in range(5)]
+    threads = [start(partial(work, n)) for n in range(5)]
     wait_for(lambda: engine._scheduler.waiting == 3)
     engine.close()
     join(*threads)

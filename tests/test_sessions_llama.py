@@ -225,7 +225,10 @@ def test_a_tool_loop_reads_no_history_twice(
             arguments = json.loads(call.function.arguments)
             text = json.dumps(arguments, sort_keys=bool(turn % 2), separators=(",", " : "))
             function = {"name": call.function.name, "arguments": text}
-            back = {"role": "assistant", "tool_calls": [{"id": "x", "function": function}]}
+            back: dict[str, Any] = {
+                "role": "assistant",
+                "tool_calls": [{"id": "x", "function": function}],
+            }
             if turn % 2:
                 back["content"] = None
             messages += [back, {"role": "tool", "tool_call_id": "x", "content": f"x = {turn}"}]

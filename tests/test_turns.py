@@ -297,7 +297,7 @@ def test_who_has_a_place_may_have_another_but_not_wait_for_it() -> None:
         places.enter(2)
     places.door.leave(places.door._line[0][2])
     places.leave(second)
-    assert places.enter(3)
+    assert places.enter(3) in places.door.inside
 
 
 def test_a_check_that_raises_ends_the_wait_of_everybody() -> None:
@@ -343,5 +343,5 @@ def test_a_place_whose_stream_has_ended_is_given_to_the_next() -> None:
         places.enter(1)
     places.door.leave(places.door._line[0][2])
     stream.close()
-    assert places.enter(2)
-    assert places.door.inside != [lost]
+    following = places.enter(2)
+    assert places.door.inside == [following]
