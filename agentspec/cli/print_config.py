@@ -12,6 +12,7 @@ from agentspec.errors import ConfigError
 _CLIENTS = ("aider", "claude", "codex", "continue", "opencode", "qwen-code", "zed")
 _SECONDS = 5.0
 _MOST_BYTES = 1 << 20
+_SMALL = 16_384
 
 
 @click.command("print-config")
@@ -53,6 +54,12 @@ def print_config(
     )
     make = CLIENTS[client]
     click.echo(f"# {make.__doc__}", err=True)
+    if n_ctx < _SMALL:
+        click.echo(
+            f"# note: coding agents begin with 10,000 tokens and more, and this server takes {n_ctx}; "
+            "start it with a larger --n-ctx",
+            err=True,
+        )
     click.echo(make(served), nl=False)
 
 

@@ -45,6 +45,16 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Folder whose files answers may repeat; its index is kept.",
 )
+@click.option(
+    "--sessions-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder that conversations' KV caches are kept in from one start to the next.",
+)
+@click.option(
+    "--normalise",
+    type=click.Choice(["off", "cch"]),
+    help="cch: read Claude Code's changing header line as if it stayed the same.",
+)
 @click.option("--drain-seconds", type=click.FloatRange(0, 3600), default=120.0, show_default=True)
 @click.option("--no-page", is_flag=True, help="No page at /, and no text of any answer is kept.")
 @click.option("--no-speculation", is_flag=True, help="Plain decoding unless a request asks.")
@@ -64,6 +74,8 @@ def serve(
     max_queue: int | None,
     max_tokens: int | None,
     workspace: Path | None,
+    sessions_dir: Path | None,
+    normalise: str | None,
     drain_seconds: float,
     no_page: bool,
     no_speculation: bool,
@@ -111,8 +123,9 @@ def serve(
             load["max_tokens"] = settings.max_tokens
         if no_speculation:
             load["speculation"] = False
-        if parallel is not None:
-            load["max_sessions"] = parallel
+        load.update(
+            max_sessions=parallel, sessions_dir=sessions_dir, normalise=normalise
+        )  # None: as the settings say
         with load_engine(model, exact=exact or None, workspace=workspace, **load) as engine:
             app = create_app(engine, options)
             where = address(sock, options.host)

@@ -118,6 +118,8 @@ class State:
             stats.tokens,
             stats.passes,
         )
+        for note in stats.notes:
+            _log.info("%s: %s", live.id, note)
 
 
 class Job:

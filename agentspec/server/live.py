@@ -25,7 +25,7 @@ where an ANSWER is::
      "seconds": 1.5, "first_token_seconds": 0.4, "prompt_tokens": 500, "prompt_read": 500,
      "cached_tokens": 400, "tokens": 12, "passes": 5, "drafted": 9, "accepted": 7,
      "tokens_per_second": 30.0, "plain_per_second": 12.5,
-     "sources": {"lookup": {"drafted": 9, "accepted": 7}}}
+     "sources": {"lookup": {"drafted": 9, "accepted": 7}}, "notes": ["what was left out, and why"]}
 
 `tokens_per_second` is in the time of the answer's own passes, not of those between them.
 `plain_per_second` is what plain decoding would do: one token per pass, at the time that a pass of
@@ -307,6 +307,7 @@ class Live:
             "tokens_per_second": _per_second(stats.tokens, _decode_seconds(stats)),
             "plain_per_second": self._plain(),
             "sources": _sources(stats.sources),
+            "notes": list(stats.notes),
         }
 
     def _plain(self) -> float | None:

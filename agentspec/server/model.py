@@ -33,6 +33,8 @@ async def models(state: State, request: Request) -> Response:
 
 async def one_model(state: State, request: Request) -> Response:
     name = request.path_params["id"]
+    if not name:
+        return await models(state, request)
     if name != state.engine.model:
         raise Failure(
             404,

@@ -153,9 +153,11 @@ def start(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_it_serves_and_a_signal_ends_it(start: Any) -> None:
-    server = start("--n-ctx", "2048", AGENTSPEC_API_KEY=KEY)
+    flags = ("--n-ctx", "2048", "--parallel", "2", "--normalise", "cch")
+    server = start(*flags, AGENTSPEC_API_KEY=KEY)
     assert server.loaded.startswith("loaded some-model")
-    assert "('max_tokens', 2048)" in server.loaded
+    for setting in ("('max_tokens', 2048)", "('max_sessions', 2)", "('normalise', 'cch')"):
+        assert setting in server.loaded
     assert server.announced.count("\n") == 1
     assert "serving local at http://127.0.0.1:" in server.announced
     assert "print-config" in server.announced
@@ -207,6 +209,9 @@ def test_print_config_asks_nobody_when_it_is_told(monkeypatch: pytest.MonkeyPatc
     result = run("print-config", "opencode", "--model", "m", "--n-ctx", "4096")
     assert result.exit_code == 0
     assert "opencode.json" in result.stderr
+    assert "takes 4096" in result.stderr
+    large = run("print-config", "opencode", "--model", "m", "--n-ctx", "32768")
+    assert "note" not in large.stderr
     config = json.loads(result.stdout)
     assert config["provider"]["agentspec"]["options"]["baseURL"] == "http://127.0.0.1:8080/v1"
     assert config["provider"]["agentspec"]["models"]["m"]["limit"]["context"] == 4096

@@ -20,7 +20,7 @@ def test_models_props_slots_and_health(client: Any, chat: Any) -> None:
     (model,) = listed["data"]
     assert model["id"] == "local"
     assert model["meta"]["n_ctx"] == 4096
-    assert here.get("/models").json() == listed
+    assert here.get("/models").json() == here.get("/v1/models/").json() == listed
     assert here.get("/v1/models/local").json() == model
     missing = here.get("/v1/models/org/other")
     assert missing.status_code == 404
@@ -119,6 +119,7 @@ def test_the_feed_knows_who_proposed_each_piece(client: Any, chat: Any) -> None:
     assert answer["client"] == "opencode/1.0"
     assert answer["state"] == "stop"
     assert answer["api"] == "chat"
+    assert answer["notes"] == []
     assert answer["accepted"] == done["timings"]["draft_n_accepted"]
     assert live["totals"]["accepted"] == answer["accepted"]
     assert live["totals"]["sources"]["predicted"]["accepted"] > 20
