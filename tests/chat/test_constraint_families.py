@@ -109,7 +109,7 @@ def calls_of(text: str, family: str, declared: list[Tool]) -> list[tuple[str, An
 def test_what_the_grammar_allows_is_read_as_calls(tokenizer: Any, family: str, choice: str) -> None:
     shape, declared = FORMATS[family]().shape, tools()
     ended = 0
-    for seed in range(12):
+    for seed in range(7):
         one = constraint.tool_calls(declared, choice, tokenizer, shape=shape, parallel=True)
         text = written(one, tokenizer, seed)
         if text is None:
@@ -124,7 +124,7 @@ def test_what_the_grammar_allows_is_read_as_calls(tokenizer: Any, family: str, c
             else:
                 assert (name, arguments) == ("stop", {})
                 assert choice == "required"
-    assert ended >= 4
+    assert ended >= 3
 
 
 @pytest.mark.parametrize("family", FORMATS)

@@ -131,7 +131,7 @@ def refused_at(one: Any, ids: list[int]) -> int:
     return len(ids)
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_valid_instances_pass_and_what_ends_is_valid(tokenizer: Any, data: st.DataObject) -> None:
     schema = data.draw(SCHEMAS)
@@ -146,7 +146,7 @@ def test_valid_instances_pass_and_what_ends_is_valid(tokenizer: Any, data: st.Da
     assert one.mask()[list(tokenizer.eos_ids)].all()
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_random_walk_ends_in_what_validates(tokenizer: Any, data: st.DataObject) -> None:
     schema = data.draw(SCHEMAS)
@@ -375,7 +375,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(schema=JSON)
 def test_any_json_as_schema_is_taken_or_refused_by_its_path(tokenizer: Any, schema: Any) -> None:
     try:

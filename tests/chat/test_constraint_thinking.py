@@ -127,7 +127,7 @@ def test_forks_and_prefixes_go_through_the_mark(tokenizer: Any) -> None:
 TOKENS = st.lists(st.sampled_from([*b"ab </thinkyeso>\n", *WORDS]), max_size=14)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(opened=st.booleans(), tokens=TOKENS)
 def test_any_tokens_are_followed_as_the_stream_splits_them(
     tokenizer: Any, opened: bool, tokens: list[int]

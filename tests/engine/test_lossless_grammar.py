@@ -154,7 +154,7 @@ def test_the_law_is_the_masked_targets(pieces: Any, thinking: bool | None, draft
 
     def model() -> Proposer:
         small.caches.clear()
-        return DraftModel(small, target_vocab=VOCAB, k=3, p_min=0.0)
+        return DraftModel(small, target_vocab=VOCAB, k=2 if thinking is None else 3, p_min=0.0)
 
     made: dict[str, Callable[[], list[Proposer]]] = {
         "chain": lambda: [ScriptedProposer(chained, name="chain")],
