@@ -56,8 +56,8 @@ def print_config(
     click.echo(f"# {make.__doc__}", err=True)
     if n_ctx < _SMALL:
         click.echo(
-            f"# note: coding agents begin with 10,000 tokens and more, and this server takes {n_ctx}; "
-            "start it with a larger --n-ctx",
+            "# note: coding agents begin with 10,000 tokens and more, and this server takes "
+            f"{n_ctx}; start it with a larger --n-ctx",
             err=True,
         )
     click.echo(make(served), nl=False)
