@@ -14,6 +14,7 @@ from pathlib import Path
 from scripts.client_scripted import Reply, call
 
 PROMPT = "Run the tests with python3 -m unittest, fix area.py so that they pass, then say: done."
+SHORT_PROMPT = "Run the command python3 -m unittest and tell me which test fails."
 TESTS = "python3 -m unittest"
 BROKEN = "def area(width, height):\n    return width + height\n"
 FIXED = BROKEN.replace("+", "*")
@@ -69,9 +70,9 @@ class Agent:
     """One client. `config` is its name for `agentspec print-config`, `program` its command.
 
     `start` writes what print-config printed to where the client reads it; with `slim` the client
-    gets few tools and short instructions, as far as its own options allow, so that a prompt is read
-    in a minute. `script` is what the scripted model does there. `calls` is False for a client that
-    uses no tools.
+    gets few tools, short instructions and an easy task, as far as its own options allow, so that a
+    small model reads its prompt in minutes and finds its way. `script` is what the scripted model
+    does there. `calls` is False for a client that uses no tools.
     """
 
     config: str
@@ -91,6 +92,10 @@ def search_path() -> str:
 def find(agent: Agent) -> str | None:
     """The path of an agent's program; None where it is not installed."""
     return shutil.which(agent.program, path=search_path())
+
+
+def _prompt(slim: bool) -> str:
+    return SHORT_PROMPT if slim else PROMPT
 
 
 def _calls(*steps: Sequence[tuple[str, Mapping[str, object]]]) -> Reply:
@@ -130,7 +135,7 @@ def _opencode(place: Place, config: str, slim: bool) -> Started:
         tools = dict.fromkeys(off, False)
         settings["agent"] = {"build": {"prompt": _SLIM, "tools": tools}}
     (place.project / "opencode.json").write_text(json.dumps(settings))
-    return Started(["run", "--format", "json", "--auto", PROMPT], {})
+    return Started(["run", "--format", "json", "--auto", _prompt(slim)], {})
 
 
 def _opencode_script(place: Place) -> Reply:
@@ -157,7 +162,7 @@ def _codex(place: Place, config: str, slim: bool) -> Started:
         (folder / "instructions.md").write_text(_SLIM)
         options += ["-c", f"model_instructions_file={str(folder / 'instructions.md')!r}"]
         options += ["--disable", "goals", "--disable", "multi_agent", "--disable", "apps"]
-    return Started(["exec", *options, PROMPT], {"CODEX_HOME": str(folder)})
+    return Started(["exec", *options, _prompt(slim)], {"CODEX_HOME": str(folder)})
 
 
 def _codex_script(place: Place) -> Reply:
@@ -191,7 +196,7 @@ def _qwen(place: Place, config: str, slim: bool) -> Started:
     if slim:
         tools = "run_shell_command,read_file,edit"
         options += ["--bare", "--system-prompt", _SLIM, "--core-tools", tools]
-    return Started([*options, "--prompt", PROMPT], env)
+    return Started([*options, "--prompt", _prompt(slim)], env)
 
 
 def _qwen_script(place: Place) -> Reply:
@@ -221,7 +226,7 @@ def _claude(place: Place, config: str, slim: bool) -> Started:
             "Bash,Read,Edit",
             "--disable-slash-commands",
         ]
-    return Started(["--print", PROMPT, "--verbose", *options], {})
+    return Started(["--print", _prompt(slim), "--verbose", *options], {})
 
 
 def _claude_script(place: Place) -> Reply:
