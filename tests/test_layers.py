@@ -56,6 +56,7 @@ LAYERS: dict[str, set[str]] = {
     "replay": API | {"replay"},
     "bench": API | {"bench", "audit", "replay", "testing"},
     "server": API | {"server"},
+    "assistant": API | {"assistant"},
     "adapters": API | {"adapters"},
     "cli": EVERYTHING,
     "": EVERYTHING,
