@@ -217,7 +217,9 @@ class Generation:
                 if not self.tokens:
                     stats.cached_tokens += slot.sequence.cached - before
             with stats.timing("prefill"):
-                if slot.need and pool.make_room(slot, min(rows, slot.sequence.unread)):
+                # another may have taken its cells, or have read all of it
+                wanted = slot.need and slot.sequence.unread
+                if wanted and pool.make_room(slot, min(rows, slot.sequence.unread)):
                     slot.sequence.read(rows)
 
         # a step that reads nothing lets others go first: their passes may be what it waits for

@@ -333,6 +333,36 @@ def test_what_several_begin_with_at_once_is_read_once(chat: Any) -> None:
     assert sorted(cached(answer) > 600 for answer in got.values()) == [False, True, True, True]
 
 
+def test_the_same_request_twice_at_once_is_read_once(chat: Any) -> None:
+    law = chat.hashed(8)
+    engine = chat.engine(law, kind=Log, max_sessions=2, chunk=64, speculation=False)
+    engine.target.before = lambda: time.sleep(0.001)
+    got: list[str] = []
+    work = lambda: got.append(engine.complete(ask(1, 500), max_tokens=9).text)  # noqa: E731
+    join(start(work), start(work))
+    assert got == [chat.engine(law).complete(ask(1, 500), max_tokens=9).text] * 2
+    assert sum(rows for _, rows in engine.target.order) < 600
+
+
+def test_a_beginning_that_cannot_be_cut_out_is_read_again(chat: Any) -> None:
+    from agentspec.errors import RollbackError
+
+    system = [{"role": "system", "content": "s" * 600}]
+    law = chat.hashed(8)
+    engine = chat.engine(law, kind=Log, max_sessions=3)
+    engine.complete([*system, *ask(0, 400)], max_tokens=9)
+
+    def refuse(seq: int, length: int) -> None:
+        if length:
+            raise RollbackError("holes")
+        ScriptedBackend.rollback(engine.target, seq, length)
+
+    engine.target.rollback = refuse
+    answer = engine.complete([*system, *ask(1)], max_tokens=9, speculation=False)
+    assert cached(answer) == 0
+    assert answer.text == chat.engine(law).complete([*system, *ask(1)], max_tokens=9).text
+
+
 def test_who_waits_for_the_reading_of_another_goes_on_when_that_one_ends(chat: Any) -> None:
     system = [{"role": "system", "content": "s" * 600}]
     law = chat.hashed(8)

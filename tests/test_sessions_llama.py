@@ -59,7 +59,7 @@ def cached(answer: Any) -> int:
     return int(answer.usage.prompt_tokens_details.cached_tokens)
 
 
-@pytest.mark.parametrize("kind", ["dense", "swa", "recurrent", "hybrid"])
+@pytest.mark.parametrize("kind", ["dense", "recurrent", "hybrid"])
 def test_interleaved_answers_are_those_of_one_after_the_other(
     load: Any, tiny: Any, kind: str
 ) -> None:
@@ -85,6 +85,13 @@ def test_interleaved_answers_are_those_of_one_after_the_other(
 
 def cached_of(chunks: list[Any]) -> int:
     return int(chunks[-1].usage.prompt_tokens_details.cached_tokens)
+
+
+def test_a_sliding_window_takes_one_sequence(load: Any, tiny: Any) -> None:
+    with load(tiny("swa"), max_sessions=3) as engine:
+        assert len(engine.slots()) == 1
+        for n in (0, 1, 0):
+            assert engine.complete(ask(n), max_tokens=8).usage.completion_tokens
 
 
 @pytest.mark.parametrize("kind", ["dense", "hybrid"])

@@ -100,7 +100,9 @@ class LlamaCppBackend:
         self.vocab_size = self.tokenizer.vocab_size
         # llama.cpp lowers n_batch to n_ctx, and ends the process when a batch is larger
         self.max_rows = min(self.settings.chunk, int(lib.llama_n_batch(handles.ctx)))
-        self.n_swa = 0 if self.settings.swa_full else int(lib.llama_model_n_swa(handles.model))
+        self.window = int(lib.llama_model_n_swa(handles.model))
+        """Tokens that layers with a sliding window see, 0 where there are none."""
+        self.n_swa = 0 if self.settings.swa_full else self.window
         recurrent = bool(
             lib.llama_model_is_recurrent(handles.model) or lib.llama_model_is_hybrid(handles.model)
         )

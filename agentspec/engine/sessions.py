@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +11,9 @@ from agentspec.backends.base import Backend, Rollback
 from agentspec.engine.kept import SessionStore
 from agentspec.engine.session import LiveSequence, common_prefix
 from agentspec.engine.stats import TurnStats
-from agentspec.errors import BackendError
+from agentspec.errors import BackendError, RollbackError
+
+_log = logging.getLogger(__name__)
 
 _WORTH = 16
 """Tokens of a shared prefix from which on it decides where a request goes."""
@@ -93,7 +96,9 @@ class SessionPool:
         self._chunk, self._marks = chunk, marks
         can = backend.capabilities
         self._shares = can.rollback is Rollback.TRIM and not getattr(backend, "n_swa", 0)
-        count = max(1, min(count, can.max_seqs))
+        # llama.cpp gives cells behind the window of one sequence to another, without a word and
+        # whatever swa_full says: a cut would begin with holes
+        count = 1 if getattr(backend, "window", 0) else max(1, min(count, can.max_seqs))
         self.slots = [Slot(i, self._new()) for i in range(count)]
         self._clock = 0
 
@@ -164,8 +169,13 @@ class SessionPool:
 
     def _share(self, slot: Slot, source: Slot, length: int) -> None:
         self._follow_cuts()
-        slot.sequence.share(source.sequence, length)
-        self._follow_cuts()
+        try:
+            slot.sequence.share(source.sequence, length)
+        except RollbackError as error:
+            _log.info("a shared beginning is read again: %s", error)
+            return
+        finally:
+            self._follow_cuts()
         slot.base, slot.shared, slot.sequence.low = source, length, length
 
     def _best(self, prompt: Sequence[int], idle: list[Slot]) -> Slot:
