@@ -60,8 +60,8 @@ $(STAMPS)/llama: $(STAMPS)/venv constraints.txt scripts/llama.sh
 	@touch $@
 
 $(STAMPS)/full: $(STAMPS)/dev $(STAMPS)/llama
-	@echo "installing agentspec with llama, hub and bench into $(VENV)"
-	@$(PIP) -c constraints.txt -e '.[llama,hub,bench]'
+	@echo "installing agentspec with llama, server, hub and bench into $(VENV)"
+	@$(PIP) -c constraints.txt -e '.[llama,server,hub,bench]'
 	@touch $@
 
 clean: ## remove what building, linting and testing left; keep the environment
