@@ -70,7 +70,7 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 
 def waiting(engine: Any) -> int:
-    return len(engine._scheduler._entrance.inside) + engine._scheduler.waiting
+    return int(len(engine._scheduler._entrance.inside) + engine._scheduler.waiting)
 
 
 def idle(engine: Any) -> bool:

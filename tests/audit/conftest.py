@@ -88,7 +88,7 @@ def loader(chat: Any) -> Callable[..., Any]:
         def load(wrap: Callable[[Any], Any]) -> Any:
             target = wrap(chat.backend(law, kind, **backend_options))
             engine = chat.engine(target, chunk=16, **options)
-            engine._proposers = lambda request: (
+            engine._proposers = lambda request, seat: (
                 [ScriptedProposer(guess)] if request.speculation.enabled else []
             )
             return engine

@@ -171,8 +171,10 @@ def real_load(path: Path, *, corrupt: bool) -> Callable[[Callable[[Any], Any]], 
         nearly_free = CostCurve.from_points({1: 1.0, 64: 1.01})
         engine = Engine(wrap(backend), template=template, chunk=32, cost=nearly_free)
         drafts = ScriptedProposer(lambda tokens, most: [tokens[-1], 66, 67][:most])
-        engine._proposers = lambda request: (  # type: ignore[method-assign]
-            [*Engine._proposers(engine, request), drafts] if request.speculation.enabled else []
+        engine._proposers = lambda request, seat: (  # type: ignore[method-assign]
+            [*Engine._proposers(engine, request, seat), drafts]
+            if request.speculation.enabled
+            else []
         )
         return engine
 

@@ -30,7 +30,9 @@ def load(chat: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
             target = chat.backend(chat.hashed(8), kind)
             engine = chat.engine(wrap(target) if wrap else target, model="m")
             drafts = ScriptedProposer(lambda tokens, most: [65, 66][:most])
-            engine._proposers = lambda request: [drafts] if request.speculation.enabled else []
+            engine._proposers = lambda request, seat: (
+                [drafts] if request.speculation.enabled else []
+            )
             return engine
 
         monkeypatch.setattr(loading, "load_engine", load_engine)
