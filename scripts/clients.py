@@ -66,7 +66,7 @@ class Run:
         shares = []
         for later in self.turns:
             before = [early for early in self.turns if early.answers(later)]
-            if before and later.cached is not None:
+            if before and later.ended and later.cached is not None:
                 had = (before[-1].prompt or 0) + (before[-1].written or 0) - 1
                 shares.append(min(1.0, later.cached / had))
         return shares
