@@ -52,7 +52,7 @@ $(STAMPS)/venv: scripts/venv.sh
 
 $(STAMPS)/dev: $(STAMPS)/venv pyproject.toml setup.py constraints.txt
 	@echo "installing agentspec and its development tools into $(VENV)"
-	@$(PIP) -c constraints.txt --group dev -e .
+	@$(PIP) -c constraints.txt --group dev -e '.[server]'
 	@touch $@
 
 $(STAMPS)/llama: $(STAMPS)/venv constraints.txt scripts/llama.sh

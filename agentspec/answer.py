@@ -53,6 +53,8 @@ class Answer:
     created: int = field(default_factory=lambda: int(time.time()))
     ended: FinishReason | None = None
     """Why the decoding ended, None before."""
+    stopped: str | None = None
+    """The stop string that ended it, if one did."""
     _text: list[str] = field(default_factory=list)
     _thinking: list[str] = field(default_factory=list)
     _calls: list[tuple[str, str, list[str]]] = field(default_factory=list)
@@ -191,7 +193,7 @@ class Answer:
 
 def speculation_stats(stats: TurnStats) -> SpeculationStats:
     """The statistics of a turn in their public form."""
-    decoding = stats.total_seconds - stats.prefill_seconds
+    decoding = stats.decode_seconds
     return SpeculationStats(
         passes=stats.passes,
         drafted=stats.drafted,

@@ -21,7 +21,7 @@ from agentspec.chat.splice import Prompt, TurnMemory
 from agentspec.chat.stream import AnswerStream
 from agentspec.chat.template import ChatTemplate, encode_prompt
 from agentspec.chat.tools.base import CallFormat
-from agentspec.chat.tools.hermes_json import HermesJson
+from agentspec.chat.tools.formats import detect
 from agentspec.control.cost import CostCurve
 from agentspec.control.rows import ANY_ROWS, RowClass
 from agentspec.drafting import Drafting
@@ -93,7 +93,7 @@ class Engine:
         self.speculation = speculation
         self.last_stats: TurnStats | None = None
         self._template = template
-        self._format = call_format or HermesJson()
+        self._format = call_format or detect(template.source)
         self.cost = cost
         self._max_tokens = max_tokens
         self._chunk = chunk
@@ -126,9 +126,15 @@ class Engine:
             rows=self.rows,
             # rows of a tree pass differ by rounding from those of a chain: not in exact mode
             leaves=1 if self.exact else target.capabilities.max_leaves,
+            shape=self._format.shape,
             more=[library.corpus] if library is not None else [],
         )
         return [first, *(first.seat(model) for model in models[1:])]
+
+    @property
+    def chat_template(self) -> str:
+        """The source of the chat template."""
+        return self._template.source
 
     @property
     def tokens(self) -> list[int]:
@@ -334,7 +340,8 @@ class Engine:
         thinking = self._thinking(request, prompt.text)
         constraint = self._constraint(request, thinking)
         answer.stats.notes += (*notes, *getattr(constraint, "notes", ()))
-        parser = self._format.parser(request.tools) if tools else None
+        # without tools too: some families mark channels, whatever they write in them
+        parser = self._format.parser(tools) if request.prompt is None else None
 
         def finished(tokens: Sequence[int]) -> None:
             self.last_stats = answer.stats
@@ -376,7 +383,7 @@ class Engine:
         )
 
         def read(end: str) -> AnswerStream:
-            parser = self._format.parser(request.tools) if request.tools else None
+            parser = self._format.parser(request.tools)
             return AnswerStream(parser=parser, thinking=self._thinking(request, end))
 
         return self._memory.encode(segments, read, bos_id=bos), notes

@@ -181,6 +181,7 @@ class Generation:
                     stats.total_seconds = time.perf_counter() - started
                     yield TokenEvent(token, tuple(deltas[i]), source, logprob)
                 deltas.clear()
+                self.answer.stopped = self._text.stopped
                 self.answer.ended = verdict.finish
         finally:
             stats.total_seconds = time.perf_counter() - started

@@ -488,3 +488,29 @@ def test_cancel_stops_the_running_request_only(chat: Any) -> None:
         list(stream)
     assert caught.value.partial == "abc"
     assert engine.complete(HI).text == "abcdefghij"
+
+
+@pytest.mark.parametrize(
+    ("sign", "reply", "text", "thinking", "calls"),
+    [
+        ("[TOOL_CALLS]", f"[TOOL_CALLS][{CALL}]", "", None, [{"path": "a.py"}]),
+        ("<function=<parameter=", "<tool_call>\n<function=read>\n<parameter=path>\na.py\n"
+         "</parameter>\n</function>\n</tool_call>", "", None, [{"path": "a.py"}]),
+        ("<|channel|><|message|>", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
+         "<|channel|>final<|message|>Hello", "Hello", "hm", []),
+    ],
+)  # fmt: skip
+def test_the_template_says_how_a_model_writes(
+    chat: Any, sign: str, reply: str, text: str, thinking: str | None, calls: list[Any]
+) -> None:
+    from agentspec.api import Engine
+    from agentspec.chat.template import ChatTemplate, packaged_prompt
+
+    source = packaged_prompt("chatml.jinja") + f"{{# {sign} #}}"
+    template = ChatTemplate(source, bos="", eos=chat.marks[chat.eos])
+    with Engine(chat.backend(chat.writing(reply)), template=template) as engine:
+        # a channel is one with tools and without
+        answer = engine.complete(HI, tools=[TOOL] if calls else None, speculation=False)
+    assert answer.text == text
+    assert answer.choices[0].message.reasoning_content == thinking
+    assert [json.loads(call.function.arguments) for call in answer.tool_calls] == calls

@@ -85,6 +85,11 @@ class TurnStats(PassCount):
     total_seconds: float = 0.0
 
     @property
+    def decode_seconds(self) -> float:
+        """The answer's own time behind its prompt, without the passes of answers beside it."""
+        return max(0.0, self.total_seconds - self.prefill_seconds - self.waiting_seconds)
+
+    @property
     def other_seconds(self) -> float:
         """Everything of the decode loop outside the models."""
         spent = self.prefill_seconds + self.draft_seconds + self.verify_seconds

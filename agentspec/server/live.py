@@ -143,7 +143,7 @@ class Totals(PassCount):
         self.prompt_tokens += stats.prompt_tokens
         self.cached_tokens += stats.cached_tokens
         self.prefill_seconds += stats.prefill_seconds
-        self.decode_seconds += _decode_seconds(stats)
+        self.decode_seconds += stats.decode_seconds
         for name, count in list(stats.sources.items()):
             self.sources.setdefault(name, SourceCount()).add(count)
 
@@ -304,7 +304,7 @@ class Live:
             "passes": stats.passes,
             "drafted": stats.drafted,
             "accepted": stats.accepted,
-            "tokens_per_second": _per_second(stats.tokens, _decode_seconds(stats)),
+            "tokens_per_second": _per_second(stats.tokens, stats.decode_seconds),
             "plain_per_second": self._plain(),
             "sources": _sources(stats.sources),
             "notes": list(stats.notes),
@@ -316,11 +316,6 @@ class Live:
         seconds = cost.row_seconds() if cost is not None else 0.0
         # a curve that was given instead of measured says exactly 1
         return round(1 / seconds, 2) if seconds > 0 and seconds != 1.0 else None
-
-
-def _decode_seconds(stats: TurnStats) -> float:
-    # without the passes of other answers, or two that take turns would both look slower than plain
-    return max(0.0, stats.total_seconds - stats.prefill_seconds - stats.waiting_seconds)
 
 
 def _per_second(tokens: int, seconds: float) -> float:

@@ -283,9 +283,8 @@ def _input(call: ToolCall) -> dict[str, Any]:
 
 def _stop(answer: Answer) -> tuple[str | None, str | None]:
     """Why it ended, and the stop sequence that ended it."""
-    sequence = getattr(answer, "stopped", None)
-    if sequence is not None and answer.finish == "stop":
-        return "stop_sequence", sequence
+    if answer.stopped is not None and answer.finish == "stop":
+        return "stop_sequence", answer.stopped
     return _STOPS.get(answer.finish or ""), None
 
 

@@ -72,7 +72,7 @@ async def props(state: State, request: Request) -> Response:
             "total_slots": state.options.parallel,
             "model_alias": engine.model,
             "model_path": engine.model,
-            "chat_template": engine._template.source,
+            "chat_template": engine.chat_template,
             "modalities": {"vision": False, "audio": False},
             "build_info": f"agentspec {version('agentspec-engine')}",
             "is_sleeping": False,

@@ -19,7 +19,7 @@ def llama_timings(stats: TurnStats) -> dict[str, Any]:
     """The `timings` object of llama-server; times in milliseconds."""
     read = stats.prompt_tokens - stats.cached_tokens
     prompt_ms = 1000 * stats.prefill_seconds
-    predicted_ms = 1000 * max(0.0, stats.total_seconds - stats.prefill_seconds)
+    predicted_ms = 1000 * stats.decode_seconds
     return {
         "cache_n": stats.cached_tokens,
         "prompt_n": read,

@@ -40,7 +40,8 @@ class Parity:
         return int(places[0]) if len(places) == 1 else None
 
     def forced(self, most: int) -> tuple[int, ...]:
-        probe, run = self.fork(), []
+        probe = self.fork()
+        run: list[int] = []
         while len(run) < most and (token := probe.only()) is not None:
             run.append(token)
             probe.advance(token)

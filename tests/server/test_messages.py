@@ -191,3 +191,14 @@ def test_length_and_a_call_that_was_cut_off(client: Any) -> None:
     assert body["content"] == [{"type": "text", "text": "abc"}]
     body = ask(client(CALL), max_tokens=30, tools=[READ]).json()
     assert body["stop_reason"] == "max_tokens"
+
+
+def test_a_stop_sequence_that_ended_the_answer_is_named(client: Any, chat: Any) -> None:
+    here = client(chat.engine(chat.writing("one END two")))
+    body = ask(here, stop_sequences=["XX", "END"]).json()
+    assert (body["stop_reason"], body["stop_sequence"]) == ("stop_sequence", "END")
+    assert body["content"][0]["text"] == "one "
+    events = sse_events(ask(here, stop_sequences=["END"], stream=True).text)
+    delta = next(data["delta"] for name, data in events if name == "message_delta")
+    assert delta == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
+    assert ask(here).json()["stop_reason"] == "end_turn"
