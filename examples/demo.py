@@ -156,7 +156,8 @@ def _demo(options: argparse.Namespace, screen: Screen, interrupt: Interrupt) -> 
         screen.passed(what, rows)
 
     runs: list[TaskRun] = []
-    with load_engine(options.model, draft=options.draft, wrap=wrap) as engine:
+    # one live sequence: both ways of a turn go on behind the same cache
+    with load_engine(options.model, draft=options.draft, wrap=wrap, max_sessions=1) as engine:
         marks = {
             **stamp(engine, temperature=0.0, k=options.k, turns=options.turns),
             "commit": _commit(),

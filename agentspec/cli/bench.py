@@ -49,7 +49,8 @@ def bench(
         raise click.UsageError("--repeat and --max-tokens must be at least 1")
     chosen = load_sessions(sessions) if sessions else packaged_sessions()
     speculation: dict[str, Any] = {} if k is None else {"k": k}
-    with load_engine(model, exact=exact or None, **load) as engine:
+    # one live sequence: other conversations in the cache would cost every pass a little
+    with load_engine(model, exact=exact or None, max_sessions=1, **load) as engine:
         report = run_bench(
             engine,
             chosen,
