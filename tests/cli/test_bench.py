@@ -67,7 +67,7 @@ def test_json_on_standard_output_and_in_a_file(
     assert data["settings"] == {"temperature": 0.5, "k": 4}
     assert {"date", "machine", "model", "target", "ratio", "interval", "sessions"} <= set(data)
     assert [len(s["plain"]) for s in data["sessions"]] == [1, 1]
-    assert engines[0].loaded == ("x", {"exact": True})
+    assert engines[0].loaded == ("x", {"exact": True, "max_sessions": 1})
 
 
 def test_the_packaged_sessions_are_the_default(engines: list[Any]) -> None:

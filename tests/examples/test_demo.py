@@ -273,7 +273,7 @@ def loaded(
     def load(answers: list[Any], **options: Any) -> None:
         monkeypatch.setattr(
             "agentspec.loading.load_engine",
-            lambda model, *, draft, wrap: speaking(answers, wrap=wrap, **options),
+            lambda model, *, draft, wrap, max_sessions: speaking(answers, wrap=wrap, **options),
         )
 
     return load
