@@ -37,6 +37,13 @@ def find(text: str, old: str, new: str, *, every: bool = False) -> list[Match]:
     if old == new:
         raise RefusedError("the new text equals the old one; nothing would change")
     places = _occurrences(text, old)
+    if len(places) == 1 and old[0] in " \t":
+        before = text[: places[0]].rpartition("\n")[2]
+        if before and not before.strip():
+            # quoted with less indentation than there is: the new lines need all of it
+            moved = _by_lines(text, old, new)
+            if len(moved) == 1:
+                return moved
     if len(places) == 1 or (every and places):
         return [Match(at, at + len(old), new) for at in places]
     if places:

@@ -55,6 +55,13 @@ def test_other_indentation_is_kept() -> None:
     assert "indentation" in match.note
 
 
+def test_a_quote_with_too_little_indentation_inside_of_a_line() -> None:
+    text = "if x:\n        y = 1\n"
+    assert applied(text, "    y = 1", "    y = 2\n    z = 3") == (
+        "if x:\n        y = 2\n        z = 3\n"
+    )
+
+
 def test_tabs_for_spaces() -> None:
     text = "if x:\n\ty = 1\n\tz = 2\n"
     assert (
