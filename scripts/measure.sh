@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Prints and keeps the reports of docs/results. Run it alone on the machine; about 30 minutes on
-# two cores. Arguments: which of  bench exact verify overhead  (default: these), and
+# Prints and keeps the reports of docs/results. Run it alone on the machine; about 45 minutes on
+# two cores. Arguments: which of  bench sampled exact verify overhead server  (default: these), and
 #   replay TRACES: recorded sessions with sample.json and curves.json beside them; 45 minutes more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"
 out=docs/results
-want=" ${*:-bench exact verify overhead} "
+want=" ${*:-bench sampled exact verify overhead server} "
 traces=
 if [[ ${1:-} == replay ]]; then
     traces=${2:?which folder holds the recorded sessions?}
@@ -26,6 +26,9 @@ report() { # report NAME COMMAND…: the text with the command that made it
 if [[ $want == *" bench "* ]]; then
     report bench agentspec bench --model $target --draft none --repeat 2 --max-tokens 160 --out $out/bench.json
 fi
+if [[ $want == *" sampled "* ]]; then
+    report bench-sampled agentspec bench --model $target --draft none --repeat 2 --max-tokens 160 --temperature 0.7 --out $out/bench-sampled.json
+fi
 if [[ $want == *" verify "* ]]; then
     report verify-exact agentspec verify --exact --model $target --draft none --max-tokens 300 --out $out/verify-exact.json
     report verify agentspec verify --model $target --draft none --max-tokens 300 --out $out/verify.json
@@ -37,6 +40,9 @@ if [[ $want == *" exact "* ]]; then
 fi
 if [[ $want == *" overhead "* ]]; then
     report overhead python -m agentspec.bench.overhead
+fi
+if [[ $want == *" server "* ]]; then
+    report server-loop python scripts/server_loop.py --model $target --repeat 2 --out $out/server-loop.json
 fi
 if [[ $want == *" replay "* ]]; then
     sample=(--sample "$traces/sample.json" --curves "$traces/curves.json")
@@ -53,6 +59,9 @@ if [[ $want == *" replay "* ]]; then
     run held-out --curve all --cold --priors "$held" --plots $out/replay-plots
     run trees --curve flat --curve gpu-cliff --curve apple-7b-f16 --cold --leaves 8 --priors "$held"
     run warm --curve gpu-cliff --curve cpu2-1.5b-q4km --warm --priors "$held"
+    sample=(--sample "$out/draft-model-sample.json" --curves "$traces/curves.json" "$traces")
+    run draft-model --curve gpu-cliff --cold --draft qwen2.5-coder-0.5b --priors "$held"
+    sample=(--sample "$traces/sample.json" --curves "$traces/curves.json")
     run ablation --curve flat --curve gpu-cliff --curve cpu2-1.5b-q4km --curve apple-7b-f16 --cold \
         --ablate edit --ablate syntax --ablate habits --ablate skeleton --ablate survival
     run fixed --curve all --cold --ablate k4 --ablate k8 --ablate k16
