@@ -20,7 +20,7 @@ _SIZE = re.compile(r"\s*(\d{1,9}(?:\.\d{1,6})?)\s*([kmgt]?)(i?b?)\s*", re.IGNORE
 _TYPES = ("f16", "q8_0", "q4_0")
 
 
-class Size(click.ParamType):
+class Size(click.ParamType[int]):
     """A number of bytes: 24GiB, 24G and 24GB mean the same, as on the box of a card."""
 
     name = "size"
