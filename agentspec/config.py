@@ -19,7 +19,18 @@ from typing import Any, Literal
 
 from agentspec.errors import ConfigError
 
-__all__ = ["PROJECT_FILE", "RULES", "Rule", "Settings", "load_settings", "user_file"]
+__all__ = [
+    "PROJECT_FILE",
+    "RULES",
+    "Rule",
+    "Settings",
+    "check_key",
+    "load_settings",
+    "project_file",
+    "set_in_user_file",
+    "user_file",
+    "user_path",
+]
 
 PROJECT_FILE = ".agentspec.toml"
 PREFIX = "AGENTSPEC_"
@@ -38,7 +49,7 @@ FlashAttention = Literal["auto", "on", "off"]
 class Rule:
     """What a setting may hold, and whether a project file may set it (by default it may not)."""
 
-    kind: Literal["text", "path", "int", "bool", "choice"]
+    kind: Literal["text", "path", "int", "bool", "choice", "list"]
     help: str
     low: int = 0
     high: int = 2**31 - 1
@@ -53,6 +64,7 @@ class Rule:
 RULES: Mapping[str, Rule] = {
     "model": Rule("text", "target: a catalog name or the path of a GGUF file"),
     "draft": Rule("text", "draft model: a catalog name or the path of a GGUF file"),
+    "template": Rule("text", "chat template: Jinja source, chatml or gemma"),
     "models_dir": Rule("path", "folder that pulled models are kept in", variable=f"{PREFIX}MODELS"),
     "n_ctx": Rule("int", "context window in tokens", low=16, project=True),
     "n_batch": Rule("int", "most rows in one pass while the prompt is read", low=1, project=True),
@@ -81,6 +93,11 @@ RULES: Mapping[str, Rule] = {
     "max_sessions": Rule(
         "int", "conversations kept and run side by side", low=1, high=64, project=True
     ),
+    "allow_commands": Rule(
+        "list",
+        "commands that the assistant runs unasked, a last * for any further words; in the "
+        "environment separated by semicolons",
+    ),
     "host": Rule("text", "address that the server listens on"),
     "port": Rule("int", "port that the server listens on; 0: any", high=65535),
     "api_key": Rule("text", "key that the server asks for", secret=True),
@@ -100,6 +117,7 @@ class Settings:
 
     model: str | None = None
     draft: str | None = None
+    template: str | None = None
     models_dir: Path | None = None
     n_ctx: int = 8192
     n_batch: int = 512
@@ -116,6 +134,7 @@ class Settings:
     sessions_mb: int = 4096
     sessions_salt: str | None = None
     normalise: Literal["off", "cch"] = "off"
+    allow_commands: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8080
     api_key: str | None = field(default=None, repr=False)
@@ -145,7 +164,7 @@ def load_settings(
             values[key] = _checked(key, value, f"in {user}", base=user.parent)
             origins[key] = str(user)
 
-    project = _project_file(project_dir)
+    project = project_file(project_dir)
     if project is not None:
         for key, value in _read(project).items():
             _known(key, f"in {project}")
@@ -175,24 +194,75 @@ def load_settings(
     return Settings(**values, origins=origins)
 
 
+def check_key(key: str) -> None:
+    """Raise ConfigError, naming the nearest one, unless there is a setting of that name."""
+    if key not in RULES:
+        raise ConfigError(_unknown(key, "here", RULES))
+
+
 def user_file(env: Mapping[str, str]) -> Path | None:
     """The user's settings file, None when there is none.
 
     Raises ConfigError when AGENTSPEC_CONFIG names a file that does not exist.
     """
+    path = user_path(env)
+    if path.exists():
+        return path
+    if env.get(CONFIG_VARIABLE):
+        raise ConfigError(f"{CONFIG_VARIABLE} names {path}, which does not exist")
+    return None
+
+
+def user_path(env: Mapping[str, str]) -> Path:
+    """Where the user's settings file is or would be."""
     named = env.get(CONFIG_VARIABLE)
     if named:
-        path = Path(named).expanduser().absolute()
-        if not path.exists():
-            raise ConfigError(f"{CONFIG_VARIABLE} names {path}, which does not exist")
-        return path
+        return Path(named).expanduser().absolute()
     from platformdirs import user_config_path
 
-    path = user_config_path("agentspec", appauthor=False) / "config.toml"
-    return path if path.exists() else None
+    return user_config_path("agentspec", appauthor=False) / "config.toml"
 
 
-def _project_file(project_dir: Path | None) -> Path | None:
+def set_in_user_file(key: str, text: str, *, env: Mapping[str, str] | None = None) -> Path:
+    """Write a value, spelled out as the environment does, into the user's file; that file's path.
+
+    Comments and the order of the file stay; the file is old or new, never between. Raises
+    ConfigError for an unknown key, a value of the wrong kind and a file that cannot be changed.
+    """
+    import tomlkit
+
+    from agentspec.files import replacing
+
+    path = user_path(os.environ if env is None else env)
+    value = _checked(key, text, "for the user file", text=True)
+    if isinstance(value, Path):
+        value = str(value)
+    elif isinstance(value, tuple):
+        value = list(value)
+    before: dict[str, object] = {}
+    document = tomlkit.document()
+    try:
+        if path.exists():
+            before = _read(path)
+            document = tomlkit.parse(path.read_bytes().decode("utf-8-sig"))
+        document[key] = value
+        data = tomlkit.dumps(document).encode()
+        # what is written must mean the old settings and the new one, and nothing else
+        if tomllib.loads(data.decode()) != {**before, key: value} or len(data) > _MAX_BYTES:
+            raise ConfigError(f"{path} cannot take {key}; edit it by hand")
+        # through a link: the file it names is replaced, not the link
+        with replacing(path.resolve(), folder_mode=0o700) as file:
+            file.write(data)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path} cannot take {key}: {reason}; edit it by hand") from error
+    return path
+
+
+def project_file(project_dir: Path | None = None) -> Path | None:
+    """The project file of a folder; of the working directory, or above it, when None is given."""
     if project_dir is not None:
         path = project_dir / PROJECT_FILE
         return path if path.exists() else None
@@ -260,6 +330,15 @@ def _checked(
         if isinstance(value, str) and value in rule.choices:
             return value
         wanted = f"one of {_listed(rule.choices)}"
+    elif rule.kind == "list":
+        parts = value
+        if text and isinstance(value, str):
+            parts = value.split(";") if value.strip() else []
+        if isinstance(parts, (list, tuple)) and all(
+            isinstance(part, str) and _usable(part) for part in parts
+        ):
+            return tuple(part.strip() for part in parts)
+        wanted = "a list of texts, none of them empty"
     elif rule.kind == "path":
         if isinstance(value, (str, Path)) and _usable(str(value)):
             # A relative path in a file means beside that file, not wherever one happens to be.

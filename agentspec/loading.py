@@ -48,7 +48,9 @@ def load_engine(
     helper = None
     try:
         helper = _open_draft(target, resolved, chosen)
-        return _assemble(target, helper, resolved, chosen, template, wrap, workspace)
+        return _assemble(
+            target, helper, resolved, chosen, template or chosen.template, wrap, workspace
+        )
     except BaseException:
         for backend in (helper, target):
             if backend is not None:

@@ -74,6 +74,7 @@ def test_the_project_file_is_found_from_below_but_not_outside_the_repository(
         'models_dir = "."',
         'host = "0.0.0.0"',
         'template = "x"',
+        'allow_commands = ["rm *"]',
         'api_key = "x"',
         'keys = ["x"]',
     ],
@@ -102,6 +103,16 @@ def test_the_user_may_choose_them_and_paths_count_from_the_file(tmp_path: Path) 
     assert got.models_dir == tmp_path / "models"
 
 
+def test_lists_come_from_files_and_spelled_out(tmp_path: Path) -> None:
+    env = user(tmp_path, 'allow_commands = ["pytest *", " ruff check "]\n')
+    got = load_settings(project_dir=tmp_path, env=env)
+    assert got.allow_commands == ("pytest *", "ruff check")
+    env["AGENTSPEC_ALLOW_COMMANDS"] = "make test; ls"
+    assert load_settings(project_dir=tmp_path, env=env).allow_commands == ("make test", "ls")
+    env["AGENTSPEC_ALLOW_COMMANDS"] = ""
+    assert load_settings(project_dir=tmp_path, env=env).allow_commands == ()
+
+
 def test_the_variable_of_the_models_folder(tmp_path: Path) -> None:
     got = load_settings(project_dir=tmp_path, env={"AGENTSPEC_MODELS": str(tmp_path / "m")})
     assert got.models_dir == tmp_path / "m"
@@ -122,6 +133,9 @@ def test_the_variable_of_the_models_folder(tmp_path: Path) -> None:
         ({"kv_type": "q3"}, {}, ["kv_type", "one of f32, f16"]),
         ({"model": " "}, {}, ["model", "not empty"]),
         ({"model": "a\0b"}, {}, ["model"]),
+        ({"allow_commands": "ls"}, {}, ["allow_commands", "a list of texts"]),
+        ({"allow_commands": ["ls", 1]}, {}, ["allow_commands", "a list of texts"]),
+        ({}, {"AGENTSPEC_ALLOW_COMMANDS": "ls;;"}, ["ALLOW_COMMANDS", "a list of texts"]),
         ({}, {"AGENTSPEC_N_CTX": "8k"}, ["AGENTSPEC_N_CTX", "'8k'"]),
         ({}, {"AGENTSPEC_EXACT": "maybe"}, ["AGENTSPEC_EXACT", "'maybe'"]),
         ({}, {"AGENTSPEC_CONFIG": "/no/such.toml"}, ["AGENTSPEC_CONFIG", "/no/such.toml"]),
