@@ -80,8 +80,8 @@ def run(
         )
     except (OSError, ValueError) as error:
         what = "the shell" if line else repr(argv[0])
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise RefusedError(f"{what} cannot be run: {why}") from error
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise RefusedError(f"{what} cannot be run: {reason}") from error
     output = _Output()
     why: Literal["exit", "timeout", "cancelled"] = "exit"
     assert process.stdout is not None
@@ -176,7 +176,7 @@ def _signal(group: int, members: set[int], number: signal.Signals) -> None:
 
 def _session(leader: int) -> set[int]:
     """The processes of a session, where /proc tells: some may have left its process group."""
-    found = set()
+    found: set[int] = set()
     try:
         names = [name for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
