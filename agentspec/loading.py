@@ -200,14 +200,14 @@ def _cost(target: LlamaCppBackend, draft: LlamaCppBackend | None, settings: Sett
     from agentspec.control.cost_store import learned_cost
 
     return learned_cost(
-        _speed_key(target, settings),
+        speed_key(target, settings),
         target,
         draft=draft,
-        draft_key=_speed_key(draft, settings) if draft is not None else None,
+        draft_key=speed_key(draft, settings) if draft is not None else None,
     )
 
 
-def _speed_key(model: LlamaCppBackend, settings: Settings) -> dict[str, Any]:
+def speed_key(model: LlamaCppBackend, settings: Settings) -> dict[str, Any]:
     """Everything a pass's time depends on, its quantisation included: that is in the file."""
     from agentspec.backends.llama_devices import devices
 

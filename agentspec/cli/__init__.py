@@ -18,6 +18,7 @@ _COMMANDS = {
     "bench": "Measure plain against accelerated decoding.",
     "complete": "Answer one request.",
     "config": "Show settings and where each comes from; change them.",
+    "doctor": "Check the installation, a model and its draft model.",
     "models": "List, pull and check model files.",
     "plan": "Tell what of a model fits in memory, and what to give up.",
     "print-config": "Print the configuration of a client for a running server.",
