@@ -76,6 +76,10 @@ def plan(
             if settings.draft == NO_DRAFT
             else catalog.resolve(settings.draft, settings.models_dir).path
         )
+    room, device = _room(vram)
+    if settings.draft is None and room.gpu is None:
+        # a pair's draft model is left unloaded without a GPU
+        draft_path = None
     target = ModelSize.of(target_path)
     drafter = ModelSize.of(draft_path) if draft_path else None
     load = Load(
@@ -86,7 +90,6 @@ def plan(
         flash_attn=settings.flash_attn != "off",
         repack=not settings.exact,
     )
-    room, device = _room(vram)
     now = place(target, drafter, load, room)
     given_up = list(steps(target, drafter, load, room))
     worth = draft_worth(target, drafter, load, room) if drafter else None

@@ -86,6 +86,23 @@ def test_a_draft_model_is_judged(tiny: str) -> None:
     assert "not worth its memory here" in run(tiny, "--draft", tiny, "--vram", "24GiB").stdout
 
 
+def test_a_pair_is_planned_as_it_would_be_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny: str
+) -> None:
+    data = Path(tiny).read_bytes()
+    file = ModelFile("m.gguf", len(data), None, (HubSource("someone/m", "m.gguf"),))
+    entry = Entry("known", "Known", (file,), "MIT", "tiny", ("target",), "tests", "known")
+    monkeypatch.setattr(catalog, "CATALOG", (entry,))
+    monkeypatch.setenv("AGENTSPEC_MODELS", str(tmp_path / "models"))
+    path = tmp_path / "models" / "known" / "m.gguf"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    assert json.loads(run("known", "--json").stdout)["draft"] is None
+    with_gpu = ("known", "--vram", "24GiB", "--json")
+    assert json.loads(run(*with_gpu).stdout)["draft"]["name"] == "m"
+    assert json.loads(run(*with_gpu, "--draft", "none").stdout)["draft"] is None
+
+
 def test_settings_are_taken(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTSPEC_N_CTX", "2048")
     monkeypatch.setenv("AGENTSPEC_MAX_SESSIONS", "2")
