@@ -157,13 +157,13 @@ class Compactor:
         old = messages[len(head) : cut]
         if len(old) < 2:
             return None
-        first = next((m["content"] for m in old if m["role"] == "user"), "")
+        first = next((m["content"] for m in old if history.asks(m)), "")
         task = first.partition(f"\n\n{_SUMMARY}\n")[0]
-        current = next((m["content"] for m in reversed(old) if m["role"] == "user"), "")
+        current = next((m["content"] for m in reversed(old) if history.asks(m)), "")
         if current == first:  # summed up before, or still the first request
             current = first.partition(f"\n\n{_REQUEST}\n")[2]
         parts = [task, f"{_SUMMARY}\n{self._summary(old, model, stop)}", *self.pinned()]
-        if current and all(m["role"] != "user" for m in messages[cut:]):
+        if current and not any(history.asks(m) for m in messages[cut:]):
             parts.append(f"{_REQUEST}\n{current}")
         found = [*head, history.user("\n\n".join(part for part in parts if part))]
         rest = messages[cut:]

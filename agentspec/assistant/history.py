@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from agentspec.assistant.model import WireMessage
 
+UNREADABLE = "[Your tool call could not be read: "
 INTERRUPTED = "[interrupted]"
 LOST = "error: the program ended before this call had a result; look at what is there now"
 
@@ -34,6 +35,19 @@ def assistant(
     elif not text:
         message["content"] = "" if whole else INTERRUPTED
     return message
+
+
+def asks(message: WireMessage) -> bool:
+    """Whether a message is a request of the user, not one that we sent in the user's name."""
+    return message["role"] == "user" and not message["content"].startswith(UNREADABLE)
+
+
+def unreadable(why: str) -> WireMessage:
+    """What a model is told about a call that was no call."""
+    return user(
+        f"{UNREADABLE}{why.replace('_', ' ')}. Write it again, with the arguments as one JSON "
+        "object.]"
+    )
 
 
 def result(id_: str, name: str, text: str) -> WireMessage:

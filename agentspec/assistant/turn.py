@@ -275,12 +275,7 @@ class Conversation:
             )
         tally.malformed = tally.malformed + 1 if malformed and not made else 0
         if tally.malformed and tally.malformed < _MOST_MALFORMED:
-            self._add(
-                history.user(
-                    f"[Your tool call could not be read: {malformed.replace('_', ' ')}. Write it "
-                    "again, with the arguments as one JSON object.]"
-                )
-            )
+            self._add(history.unreadable(malformed))
             yield events.Note(f"a tool call could not be read ({malformed}); it is asked for again")
         return made, reason, bool(malformed)
 

@@ -59,7 +59,9 @@ class ScriptedModel:
         self.tools.append(tools)
         assert self.answers, "the script has no further answer"
         answer = self.answers.pop(0)
-        pieces = [TextPiece(char) for char in answer] if isinstance(answer, str) else answer
+        pieces: Sequence[Any] = answer
+        if isinstance(answer, str):
+            pieces = [TextPiece(char) for char in answer]
         calls = n = 0
         for piece in pieces:
             if stop.is_set():

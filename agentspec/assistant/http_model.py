@@ -1,0 +1,301 @@
+"""A server that speaks OpenAI's chat completions as the assistant's model."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import ssl
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from agentspec.aio import Stop
+from agentspec.assistant.model import (
+    CallPiece,
+    Finished,
+    Piece,
+    TextPiece,
+    ThinkingPiece,
+    WireMessage,
+)
+from agentspec.assistant.results import plain
+from agentspec.errors import (
+    AgentspecError,
+    BackendError,
+    CancelledError,
+    ConfigError,
+    ContextOverflowError,
+    InvalidRequestError,
+    ModelNotFoundError,
+)
+from agentspec.wire import SpeculationStats, Usage
+
+_CONNECT, _SILENCE = 10.0, 600.0
+_MAX_LINE = 16 << 20
+_MAX_ERROR = 1 << 16
+_CHARS_PER_TOKEN = 3.6
+_DEFAULT_CONTEXT = 32_768
+
+
+class HttpModel:
+    """Answers of `url` (with its /v1); `options` go into every request as they are.
+
+    `name` and `n_ctx` are asked of the server where they are not given. The key is sent to this
+    host alone: redirects are not followed. Raises ConfigError for a URL that is none, BackendError
+    when no server answers.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "",
+        key: str = "",
+        n_ctx: int = 0,
+        **options: Any,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+            raise ConfigError(f"{url!r} is no base URL; it looks like http://localhost:8080/v1")
+        try:
+            self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        except ValueError:
+            raise ConfigError(f"{url!r} has no valid port") from None
+        if "\n" in key or "\r" in key:
+            raise ConfigError("the key must be one line")
+        self.url = url.rstrip("/")
+        self._secure, self._host = parts.scheme == "https", parts.hostname
+        self._path = parts.path.rstrip("/")
+        self._key = key
+        self.options = options
+        self.name, self.n_ctx = name, n_ctx
+        if not name or not n_ctx:
+            self._discover()
+
+    def answer(
+        self,
+        messages: Sequence[WireMessage],
+        tools: Sequence[dict[str, Any]],
+        *,
+        stop: Stop,
+        max_tokens: int | None = None,
+    ) -> Generator[Piece, None, None]:
+        """As `Model.answer`; sources are not told over this interface, statistics by some."""
+        begun = time.perf_counter()
+        body: dict[str, Any] = {
+            **self.options,
+            "model": self.name,
+            "messages": [_sent(message) for message in messages],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if tools:
+            body["tools"] = list(tools)
+        if max_tokens is not None:
+            body["max_tokens"] = max_tokens
+        if stop.is_set():
+            raise CancelledError("cancelled before the request was sent")
+        with contextlib.ExitStack() as stack:
+            connection = self._connect()
+            stack.callback(connection.close)
+            # closed from another thread, a socket goes on waiting; shut down, it ends. It is
+            # kept here, for a connection forgets its socket when the server will close it
+            sock = connection.sock
+            stop.tell(lambda: _shut(sock))
+            try:
+                response = self._request(connection, "POST", "/chat/completions", body)
+                stack.callback(response.close)
+                yield from self._pieces(response, begun)
+            except AgentspecError:
+                if stop.is_set():
+                    raise CancelledError("the answer was cancelled") from None
+                raise
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                if stop.is_set():
+                    raise CancelledError("the answer was cancelled") from None
+                raise BackendError(
+                    f"{self.url} broke off the answer ({_why(error)}); see the server's log"
+                ) from error
+
+    def count(self, text: str) -> int:
+        return int(len(text) / _CHARS_PER_TOKEN) + 1
+
+    def _pieces(
+        self, response: http.client.HTTPResponse, begun: float
+    ) -> Generator[Piece, None, None]:
+        reason = ""
+        usage = Usage()
+        speculation: SpeculationStats | None = None
+        for chunk in _chunks(response):
+            if chunk.get("error"):
+                raise self._refused(response.status, chunk)
+            for choice in chunk.get("choices") or ():
+                delta = choice.get("delta") or {}
+                thinking = delta.get("reasoning_content") or delta.get("reasoning")
+                if isinstance(thinking, str) and thinking:
+                    yield ThinkingPiece(thinking)
+                if isinstance(delta.get("content"), str) and delta["content"]:
+                    yield TextPiece(delta["content"])
+                for call in delta.get("tool_calls") or ():
+                    function = call.get("function") or {}
+                    yield CallPiece(
+                        int(call.get("index") or 0),
+                        str(call.get("id") or ""),
+                        str(function.get("name") or ""),
+                        str(function.get("arguments") or ""),
+                    )
+                reason = choice.get("finish_reason") or reason
+            usage = _model(Usage, chunk.get("usage")) or usage
+            speculation = _model(SpeculationStats, chunk.get("speculation")) or speculation
+        if not reason:
+            raise BackendError(f"{self.url} ended the answer before it was complete")
+        yield Finished(reason, usage, speculation, time.perf_counter() - begun)
+
+    def _discover(self) -> None:
+        connection = self._connect()
+        try:
+            response = self._request(connection, "GET", "/models", None)
+            with response:
+                listed = json.loads(response.read(_MAX_LINE)).get("data") or []
+            models = [entry for entry in listed if isinstance(entry, Mapping)]
+        except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
+            raise BackendError(
+                f"{self.url}/models cannot be read ({_why(error)}); name the model"
+            ) from error
+        finally:
+            connection.close()
+        names = [str(entry.get("id")) for entry in models]
+        if not self.name:
+            if not names:
+                raise ModelNotFoundError(f"{self.url} serves no model; name one")
+            self.name = names[0]
+        for entry in models:
+            if str(entry.get("id")) == self.name and not self.n_ctx:
+                meta = entry.get("meta")
+                meta = meta if isinstance(meta, Mapping) else {}
+                for value in (
+                    entry.get("max_model_len"),
+                    meta.get("n_ctx"),
+                    entry.get("context_length"),
+                    meta.get("n_ctx_train"),
+                ):
+                    if isinstance(value, int) and value > 0:
+                        self.n_ctx = value
+                        break
+        self.n_ctx = self.n_ctx or _DEFAULT_CONTEXT
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._secure:
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                self._host, self._port, timeout=_CONNECT, context=ssl.create_default_context()
+            )
+        else:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=_CONNECT)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise BackendError(
+                f"no server answers at {self.url} ({_why(error)}); start it or change the base URL"
+            ) from error
+        connection.sock.settimeout(_SILENCE)
+        return connection
+
+    def _request(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+    ) -> http.client.HTTPResponse:
+        headers = {"Accept": "text/event-stream" if body else "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
+        data = json.dumps(body).encode() if body is not None else None
+        connection.request(method, self._path + path, data, headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            with response:
+                text = response.read(_MAX_ERROR)
+            try:
+                found = json.loads(text)
+            except ValueError:
+                found = {"error": text.decode("utf-8", "replace")}
+            raise self._refused(response.status, found if isinstance(found, dict) else {})
+        return response
+
+    def _refused(
+        self, status: int, found: Mapping[str, Any]
+    ) -> BackendError | InvalidRequestError | ContextOverflowError | ConfigError:
+        error = found.get("error") or found.get("detail") or found.get("message") or ""
+        detail = error if isinstance(error, Mapping) else {"message": error}
+        text = " ".join(plain(str(detail.get("message") or "")).split())[:400]
+        kind = f"{detail.get('type')} {detail.get('code')} {text}".lower()
+        if "exceed_context" in kind or "context_length" in kind or "maximum context" in kind:
+            n_prompt = detail.get("n_prompt_tokens")
+            n_ctx = detail.get("n_ctx")
+            return ContextOverflowError(
+                n_prompt if isinstance(n_prompt, int) else self.n_ctx,
+                n_ctx if isinstance(n_ctx, int) else self.n_ctx,
+            )
+        if status in (401, 403):
+            return ConfigError(
+                f"{self.url} refuses the key ({status}): {text or 'no reason given'}"
+            )
+        if 300 <= status < 400:
+            return ConfigError(f"{self.url} redirects ({status}); give the address it redirects to")
+        what = f"{self.url} answers {status}: {text or 'no reason given'}"
+        if 400 <= status < 500 and status not in (408, 429):
+            return InvalidRequestError(what)
+        return BackendError(what)
+
+
+def _sent(message: WireMessage) -> WireMessage:
+    """A message without what only our own engine reads."""
+    return {key: value for key, value in message.items() if key != "reasoning_content"}
+
+
+def _chunks(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    """The JSON objects of an event stream up to its end."""
+    data: list[bytes] = []
+    while True:
+        line = response.readline(_MAX_LINE)
+        if len(line) >= _MAX_LINE:
+            raise ValueError("an event is too long")
+        stripped = line.rstrip(b"\r\n")
+        if stripped.startswith(b"data:"):
+            data.append(stripped[5:].removeprefix(b" "))
+        elif not stripped:
+            if data:
+                text = b"\n".join(data)
+                data = []
+                if text.strip() == b"[DONE]":
+                    return
+                value = json.loads(text)
+                if isinstance(value, dict):
+                    yield value
+            if not line:
+                return
+
+
+def _model(kind: Any, value: object) -> Any:
+    try:
+        return kind.model_validate(value) if isinstance(value, Mapping) else None
+    except ValidationError:
+        return None
+
+
+def _shut(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def _why(error: BaseException) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(plain(str(text)).split())[:200]
