@@ -42,7 +42,8 @@ if [[ $want == *" overhead "* ]]; then
     report overhead python -m agentspec.bench.overhead
 fi
 if [[ $want == *" server "* ]]; then
-    report server-loop python scripts/server_loop.py --model $target --repeat 2 --out $out/server-loop.json
+    python scripts/server_loop.py --model $target --repeat 2 --out $out/server-loop.json
+    report server-loop python scripts/server_loop.py --again $out/server-loop.json
 fi
 if [[ $want == *" replay "* ]]; then
     sample=(--sample "$traces/sample.json" --curves "$traces/curves.json")

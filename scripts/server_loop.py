@@ -2,9 +2,9 @@
 
 python scripts/server_loop.py [--model NAME] [--repeat 2] [--llama-server PATH] [--out FILE]
 
-Every turn sends the whole history again, as agents do, and asks for one call of a named tool; the
-results are fixed. The first plain run records the answers, and all runs send that same history, so
-that every server reads the same prompts. Servers run one after another, in turn.
+Every turn sends the whole history again, the server's own calls in it as another JSON writer would
+put them, and asks for one call of a named tool; the results are fixed. Servers run one after
+another, in turn. Where an answer differs from plain decoding's (ties), so does what follows it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -157,10 +157,16 @@ TOOLS = [
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One answer; seconds from sending the request."""
+    """One answer; seconds from sending the request to the first delta and to the end.
+
+    `read` and `decode` are the seconds that the server says it read the prompt and wrote. A call is
+    given when it is complete, so its first delta comes late whatever the model is doing.
+    """
 
     first: float
     total: float
+    read: float
+    decode: float
     prompt: int
     cached: int
     tokens: int
@@ -183,6 +189,7 @@ def ask(url: str, messages: Sequence[Any], tool: str, most: int) -> Turn:
     connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=900)
     call: dict[str, Any] = {"id": "", "name": "", "arguments": ""}
     usage: dict[str, Any] = {}
+    timings: dict[str, Any] = {}
     first, started = 0.0, time.perf_counter()
     with contextlib.closing(connection):
         connection.request(
@@ -198,6 +205,7 @@ def ask(url: str, messages: Sequence[Any], tool: str, most: int) -> Turn:
             if "error" in event:
                 raise RuntimeError(str(event["error"]))
             usage = event.get("usage") or usage
+            timings = event.get("timings") or timings
             for choice in event.get("choices", ()):
                 for part in choice["delta"].get("tool_calls") or ():
                     first = first or time.perf_counter() - started
@@ -210,6 +218,8 @@ def ask(url: str, messages: Sequence[Any], tool: str, most: int) -> Turn:
     return Turn(
         first or total,
         total,
+        timings.get("prompt_ms", 0.0) / 1000,
+        timings.get("predicted_ms", 0.0) / 1000,
         usage.get("prompt_tokens", 0),
         details.get("cached_tokens", 0),
         usage.get("completion_tokens", 0),
@@ -217,8 +227,17 @@ def ask(url: str, messages: Sequence[Any], tool: str, most: int) -> Turn:
     )
 
 
-def loop(url: str, recorded: list[dict[str, Any]], most: int) -> list[Turn]:
-    """All turns; calls that are not recorded yet are added to `recorded`."""
+def rewritten(arguments: str) -> str:
+    """The same JSON with its keys in another order and other white space."""
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return arguments
+    return json.dumps(dict(reversed(value.items())), indent=1) if value else arguments
+
+
+def loop(url: str, most: int) -> list[Turn]:
+    """All turns of one conversation."""
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "You are a careful programmer who works with tools."},
         {"role": "user", "content": TASK},
@@ -227,14 +246,13 @@ def loop(url: str, recorded: list[dict[str, Any]], most: int) -> list[Turn]:
     for number, (tool, result) in enumerate(STEPS):
         turn = ask(url, messages, tool, most)
         turns.append(turn)
-        if number == len(recorded):
-            recorded.append({**turn.call, "id": f"call_{number}"})
-        call = recorded[number]
-        function = {"name": call["name"] or tool, "arguments": call["arguments"]}
-        said = {"id": call["id"], "type": "function", "function": function}
+        # an answer that was cut off is no call: the loop goes on as if it had been an empty one
+        arguments = rewritten(turn.call["arguments"] or "{}")
+        function = {"name": turn.call["name"] or tool, "arguments": arguments}
+        said = {"id": f"call_{number}", "type": "function", "function": function}
         messages += [
             {"role": "assistant", "content": None, "tool_calls": [said]},
-            {"role": "tool", "tool_call_id": call["id"], "content": result},
+            {"role": "tool", "tool_call_id": f"call_{number}", "content": result},
         ]
     return turns
 
@@ -293,12 +311,41 @@ def summary(turns: Sequence[Turn]) -> dict[str, float]:
     history = sum(before.prompt + before.tokens for before in turns[:-1])
     return {
         "seconds": sum(turn.total for turn in turns),
-        "first_token_median": statistics.median(turn.first for turn in turns),
+        "first_median": statistics.median(turn.first for turn in turns),
+        "read": sum(turn.read for turn in turns),
+        "decode": sum(turn.decode for turn in turns),
         "tokens": sum(turn.tokens for turn in turns),
         "prompt_tokens": sum(turn.prompt for turn in turns),
         "cached_tokens": sum(turn.cached for turn in turns),
         "reused": sum(turn.cached for turn in later) / history if history else 0.0,
     }
+
+
+def show(runs: Mapping[str, list[list[Turn]]]) -> None:
+    """Print the table of all servers; ratios are those of tokens per second of writing."""
+    some = next(iter(runs.values()))
+    print(f"{len(some[0])} turns, medians of {len(some)} runs, servers in turn\n")
+    print(
+        "server        seconds  reading  writing  tokens  tok/s  ratio  first delta  "
+        "prompt tokens  of history reused"
+    )
+    totals = {
+        name: {key: statistics.median(summary(t)[key] for t in many) for key in summary(many[0])}
+        for name, many in runs.items()
+    }
+    for name, row in totals.items():
+        speed = row["tokens"] / row["decode"]
+        ratio = speed / (totals["plain"]["tokens"] / totals["plain"]["decode"])
+        print(
+            f"{name:12s} {row['seconds']:8.1f} {row['read']:8.1f} {row['decode']:8.1f} "
+            f"{row['tokens']:7.0f} {speed:6.1f} {ratio:6.2f} {row['first_median']:11.2f}s "
+            f"{row['prompt_tokens']:14.0f} {row['reused']:18.1%}"
+        )
+    print()
+    same = [turn.call["arguments"] for turn in runs["plain"][0]]
+    for name, many in runs.items():
+        equal = sum(a == t.call["arguments"] for a, t in zip(same, many[0], strict=True))
+        print(f"{name}: {equal} of {len(same)} calls equal to the first plain run's")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -310,34 +357,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--llama-server", type=Path)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--again", type=Path, help="print the table of a report that --out wrote")
     chosen = parser.parse_args(argv)
-    recorded: list[dict[str, Any]] = []
+    if chosen.again is not None:
+        kept = json.loads(chosen.again.read_text("utf-8"))
+        show({k: [[Turn(**t) for t in turns] for turns in many] for k, many in kept.items()})
+        return 0
     runs: dict[str, list[list[Turn]]] = {}
     for _ in range(chosen.repeat):
         for name, command in commands(chosen.model, chosen.n_ctx, chosen.llama_server).items():
             port = free_port()
             filled = [str(port) if part == "PORT" else part for part in command]
             with served(filled, port) as url:
-                turns = loop(url, recorded, chosen.max_tokens)
+                turns = loop(url, chosen.max_tokens)
             runs.setdefault(name, []).append(turns)
             print(name, json.dumps(summary(turns)), file=sys.stderr, flush=True)
     print(f"{date.today()}: {chosen.model}, {platform.machine()}, {os.cpu_count()} cores")
-    print(f"{len(STEPS)} turns, medians of {chosen.repeat} runs, servers in turn\n")
-    print("server        seconds  to first token  tokens  prompt tokens  of history reused  ratio")
-    totals = {
-        name: {key: statistics.median(summary(t)[key] for t in many) for key in summary(many[0])}
-        for name, many in runs.items()
-    }
-    for name, row in totals.items():
-        print(
-            f"{name:12s} {row['seconds']:8.1f} {row['first_token_median']:14.2f}s "
-            f"{row['tokens']:7.0f} {row['prompt_tokens']:14.0f} {row['reused']:18.1%} "
-            f"{totals['plain']['seconds'] / row['seconds']:6.2f}"
-        )
-    same = [t.call["arguments"] for t in runs["plain"][0]]
-    for name, many in runs.items():
-        equal = sum(a == t.call["arguments"] for a, t in zip(same, many[0], strict=True))
-        print(f"{name}: {equal} of {len(STEPS)} calls equal to the first plain run's")
+    show(runs)
     if chosen.out is not None:
         report = {
             name: [[asdict(t) for t in turns] for turns in many] for name, many in runs.items()
