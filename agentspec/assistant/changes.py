@@ -7,56 +7,19 @@ never overwritten: undo names it and does nothing.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
-from collections.abc import Iterator
+import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from agentspec.assistant.change import Change
 from agentspec.assistant.errors import ConflictError, RefusedError
 from agentspec.assistant.records import Records
 from agentspec.assistant.repository import Repository, shown
 from agentspec.files import replacing
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """New contents for a file; `before` None makes it, `after` None removes it."""
-
-    path: str
-    before: bytes | None
-    after: bytes | None
-    note: str = ""
-    """How the place was found, when it was not found as written."""
-
-    @property
-    def diff(self) -> str:
-        """The unified diff, with a note where a last line has no newline."""
-        return "".join(diff_lines(self.path, self.before, self.after))
-
-    def with_text(self, after: bytes) -> Change:
-        """The same change with other new contents."""
-        return Change(self.path, self.before, after, "edited by the user")
-
-
-def diff_lines(path: str, before: bytes | None, after: bytes | None) -> Iterator[str]:
-    """The lines of a unified diff of two contents, each with its newline."""
-    old, new = _lines(before), _lines(after)
-    name = shown(path)
-    left = f"a/{name}" if before is not None else "/dev/null"
-    right = f"b/{name}" if after is not None else "/dev/null"
-    for line in difflib.unified_diff(old, new, left, right):
-        yield line
-        if not line.endswith("\n"):
-            yield "\n\\ No newline at end of file\n"
-
-
-def _lines(data: bytes | None) -> list[str]:
-    # split at newlines alone: str.splitlines would also split at form feeds and others
-    pieces = (data or b"").decode("utf-8", "backslashreplace").split("\n")
-    return [piece + "\n" for piece in pieces[:-1]] + ([pieces[-1]] if pieces[-1] else [])
 
 
 @dataclass(slots=True)
@@ -71,10 +34,6 @@ class _Step:
     made: list[str]
     applied: bool = True
 
-    @property
-    def part(self) -> str:
-        return f".agentspec-{self.id}.part"
-
 
 class Journal:
     """The changes of a session in a folder of its own, by turn.
@@ -85,8 +44,11 @@ class Journal:
 
     def __init__(self, folder: Path, repository: Repository) -> None:
         self._folder = folder
-        self._repository = repository
+        self._guarded = repository
+        # what was changed with leave may be changed back, whatever its name
+        self._repository = repository.unguarded()
         self._records = Records(folder / "journal.jsonl")
+        self._token = ""
         self._steps: dict[int, _Step] = {}
         self._undone: list[int] = []
         """Turns that are taken back, the latest last."""
@@ -94,7 +56,20 @@ class Journal:
         self.turn = 0
         self.notes: list[str] = [self._records.note] if self._records.note else []
         try:
-            self._recover()
+            try:
+                if self._records.damaged:
+                    raise ValueError
+                open_steps, open_turn = self._replay()
+            except (ValueError, KeyError, TypeError):
+                raise RefusedError(
+                    f"the journal {folder} is damaged; start a new session, and keep the folder: "
+                    "what files held before lies in it"
+                ) from None
+            self._recover(open_steps, open_turn)
+            if not self._token:
+                # nobody who wrote the repository can know it: the name of an unfinished file
+                self._token = secrets.token_hex(8)
+                self._records.append({"op": "journal", "token": self._token})
         except BaseException:
             self._records.close()
             raise
@@ -112,7 +87,7 @@ class Journal:
         """
         if change.before == change.after:
             return
-        path = self._repository.check_writable(change.path)
+        path = self._guarded.check_writable(change.path)
         if self._repository.current(path) != change.before:
             raise ConflictError(f"{shown(path)} changed since it was read; read it again")
         if not self.turn or self.turn in self._undone:
@@ -127,25 +102,22 @@ class Journal:
         )
         # counted even if the record fails: an interrupt may come when it is already written
         self._next += 1
-        self._records.append(
-            {
-                "op": "change",
-                "id": step.id,
-                "turn": step.turn,
-                "path": path,
-                "before": step.before,
-                "after": step.after,
-                "made": step.made,
-            }
-        )
+        record = {"op": "change", **{key: getattr(step, key) for key in _FIELDS}}
+        try:
+            self._records.append(record)
+        except BaseException:
+            self._mark("dropped", step)
+            raise
         self._steps[step.id] = step
         try:
-            self._repository.replace(path, change.after, expected=change.before, part=step.part)
+            self._repository.replace(
+                path, change.after, expected=change.before, part=self._part(step)
+            )
         except BaseException:
             # an interrupt may come just after the file was replaced: ask the file itself
             self._settle(step, crashed=False)
             raise
-        self._records.append({"op": "done", "id": step.id})
+        self._mark("done", step)
 
     def turns(self) -> list[int]:
         """Turns with changes that stand, the latest last."""
@@ -179,7 +151,7 @@ class Journal:
             )
         moves = self._moves(turn, back=True)
         self._check(moves)
-        self._records.append({"op": "undo", "turn": turn})
+        self._records.append({"op": "undo", "turn": turn, "steps": self._applied(turn)})
         self._undone.append(turn)
         return self._finish(turn, moves, back=True)
 
@@ -196,13 +168,19 @@ class Journal:
             )
         moves = self._moves(turn, back=False)
         self._check(moves)
-        self._records.append({"op": "redo", "turn": turn})
+        self._records.append({"op": "redo", "turn": turn, "steps": self._applied(turn)})
         self._undone.remove(turn)
         return self._finish(turn, moves, back=False)
 
     def close(self) -> None:
         """Let other processes have the journal; safe to call twice."""
         self._records.close()
+
+    def _applied(self, turn: int) -> list[int]:
+        return [step.id for step in self._steps.values() if step.turn == turn and step.applied]
+
+    def _part(self, step: _Step) -> str:
+        return f".agentspec-{self._token}-{step.id}.part"
 
     def _chains(self, turn: int) -> dict[str, list[_Step]]:
         chains: dict[str, list[_Step]] = {}
@@ -248,33 +226,45 @@ class Journal:
     def _finish(self, turn: int, moves: list[_Step], *, back: bool) -> list[str]:
         """Write the files of an undo or redo; those that already hold the new content stay."""
         failed: list[str] = []
+        interrupt: KeyboardInterrupt | None = None
         for move in moves:
             try:
-                now = _hash(self._repository.current(move.path))
-                if now != move.after:
-                    if now != move.before:
-                        raise ConflictError(f"{shown(move.path)} was changed meanwhile")
-                    self._repository.replace(
-                        move.path,
-                        self._load(move.after),
-                        expected=self._load(move.before),
-                        part=move.part,
-                    )
-                if move.after is None:
-                    self._repository.remove_empty(move.made)
+                try:
+                    self._move(move)
+                except KeyboardInterrupt as error:
+                    # all of the files or none: the first Ctrl-C waits for the others
+                    interrupt = error
+                    self._move(move)
             except RefusedError as error:
                 failed.append(str(error))
-        self._records.append({"op": "undone" if back else "redone", "turn": turn})
+        with suppress(RefusedError):  # the files tell it the next time
+            self._records.append({"op": "undone" if back else "redone", "turn": turn})
+        if interrupt is not None:
+            raise interrupt
         if failed:
             raise ConflictError(f"turn {turn} is changed back only in part: {'; '.join(failed)}")
         return [move.path for move in moves]
+
+    def _move(self, move: _Step) -> None:
+        now = _hash(self._repository.current(move.path))
+        if now != move.after:
+            if now != move.before:
+                raise ConflictError(f"{shown(move.path)} was changed meanwhile")
+            self._repository.replace(
+                move.path,
+                self._load(move.after),
+                expected=self._load(move.before),
+                part=self._part(move),
+            )
+        if move.after is None:
+            self._repository.remove_empty(move.made)
 
     def _settle(self, step: _Step, *, crashed: bool) -> None:
         """Find out whether an interrupted step was made.
 
         After a crash a third content counts as made: undo then names the file.
         """
-        self._repository.remove_part(step.path, step.part)
+        self._repository.remove_part(step.path, self._part(step))
         try:
             now = _hash(self._repository.current(step.path))
         except RefusedError:
@@ -282,30 +272,54 @@ class Journal:
         step.applied = now != step.before if crashed else now == step.after
         if not step.applied:
             self._repository.remove_empty(step.made)
-        self._records.append({"op": "done" if step.applied else "dropped", "id": step.id})
+        self._mark("done" if step.applied else "dropped", step)
 
-    def _recover(self) -> None:
+    def _mark(self, op: str, step: _Step) -> None:
+        """Note what became of a step; where that fails, the file itself tells it the next time."""
+        with suppress(RefusedError):
+            self._records.append({"op": op, "id": step.id})
+
+    def _replay(self) -> tuple[list[_Step], tuple[int, bool] | None]:
+        """Take the records in; the steps, and the undo (True) or redo of a turn, still open.
+
+        Raises ValueError, KeyError or TypeError for records that nobody here wrote.
+        """
         open_steps: dict[int, _Step] = {}
         open_turn: tuple[int, bool] | None = None
         for line in list(self._records.lines):
             op = line.get("op")
-            if op == "change":
+            if op == "journal":
+                self._token = line["token"]
+            elif op == "change":
                 step = _Step(*(line[key] for key in _FIELDS))
+                for other in [s for s in open_steps.values() if s.path == step.path]:
+                    # what became of it could not be noted; what the next one found tells it
+                    other.applied = step.before != other.before
+                    del open_steps[other.id]
                 self._steps[step.id] = open_steps[step.id] = step
                 self.turn = max(self.turn, step.turn)
+                open_turn = None  # the process went on behind it
                 self._next = step.id + 1
             elif op in ("done", "dropped"):
-                self._steps[line["id"]].applied = op == "done"
-                open_steps.pop(line["id"], None)
-            elif op == "undo":
-                self._undone.append(line["turn"])
-                open_turn = line["turn"], True
-            elif op == "redo":
-                self._undone.remove(line["turn"])
-                open_turn = line["turn"], False
+                settled = open_steps.pop(line["id"], None)
+                if settled is not None:
+                    settled.applied = op == "done"
+            elif op in ("undo", "redo"):
+                for other in [s for s in open_steps.values() if s.turn == line["turn"]]:
+                    other.applied = other.id in line["steps"]
+                    del open_steps[other.id]
+                if op == "undo":
+                    self._undone.append(line["turn"])
+                else:
+                    self._undone.remove(line["turn"])
+                open_turn = line["turn"], op == "undo"
             elif op in ("undone", "redone"):
                 open_turn = None
-        for step in open_steps.values():
+        return list(open_steps.values()), open_turn
+
+    def _recover(self, open_steps: list[_Step], open_turn: tuple[int, bool] | None) -> None:
+        """Finish what a crash interrupted."""
+        for step in open_steps:
             self._settle(step, crashed=True)
             state = "is complete" if step.applied else "was not made"
             self.notes.append(f"an interrupted change of {shown(step.path)} {state}")
@@ -313,7 +327,7 @@ class Journal:
             turn, back = open_turn
             moves = self._moves(turn, back=back)
             for move in moves:
-                self._repository.remove_part(move.path, move.part)
+                self._repository.remove_part(move.path, self._part(move))
             word = "undo" if back else "redo"
             try:
                 self._finish(turn, moves, back=back)

@@ -19,7 +19,7 @@ from agentspec.errors import AgentspecError
 from agentspec.wire import Usage
 
 LEFT_OUT = "[This result was left out to save room. Call the tool again if it is needed.]"
-_SUMMARY = "[Summary of what was said and done before]"
+_SUMMARY = "[Summary of what was said and done before; it asks for nothing]"
 _REQUEST = "[The request that is being worked on]"
 _ASK = (
     "Summarise this conversation between a user and a coding assistant for the assistant, which "
@@ -94,11 +94,14 @@ class Compactor:
         """
         limit = self.limit(model)
         before = self.size(messages, model, tools)
-        if not force and before <= self.fill * limit:
+        # what every prompt has cannot be shortened: only the rest of the room counts
+        fixed = self.size([m for m in messages[:1] if m["role"] == "system"], model, tools)
+        room = max(limit - fixed, 1)
+        if not force and before <= fixed + self.fill * room:
             return None
-        goal = int(self.target * limit)
+        goal = fixed + int(self.target * room)
         if force:
-            goal = min(goal, before // 2)
+            goal = min(goal, fixed + (before - fixed) // 2)
         shorter, n = self._without_results(messages, model, tools, goal, len(messages) - self.keep)
         note = f"{n} old tool results were left out"
         if self.size(shorter, model, tools) > goal:
@@ -108,9 +111,9 @@ class Compactor:
         if self.size(shorter, model, tools) > limit:
             shorter, more = self._without_results(shorter, model, tools, limit, len(shorter))
             n += more
-        if shorter == list(messages):
-            return None
         after = self.size(shorter, model, tools)
+        if after >= before:
+            return None
         return Compacted(shorter, f"{note}: about {before:,} tokens became {after:,}")
 
     def _size(self, message: WireMessage, model: Model) -> int:
@@ -157,19 +160,32 @@ class Compactor:
         old = messages[len(head) : cut]
         if len(old) < 2:
             return None
-        first = next((m["content"] for m in old if history.asks(m)), "")
-        task = first.partition(f"\n\n{_SUMMARY}\n")[0]
-        current = next((m["content"] for m in reversed(old) if history.asks(m)), "")
-        if current == first:  # summed up before, or still the first request
-            current = first.partition(f"\n\n{_REQUEST}\n")[2]
+        # kept beside the text, not read out of it: a pinned file may hold any text
+        requests = [m.get("kept") or {"task": m["content"]} for m in old if history.asks(m)]
+        task = requests[0]["task"] if requests else ""
+        current = requests[-1].get("request", "") if requests else ""
+        if len(requests) > 1:
+            current = requests[-1]["task"]
+        room = max(goal - self.size(head, model, tools), 1)
+        task, current = self._fitting(task, model, room), self._fitting(current, model, room)
         parts = [task, f"{_SUMMARY}\n{self._summary(old, model, stop)}", *self.pinned()]
-        if current and not any(history.asks(m) for m in messages[cut:]):
+        if any(history.asks(m) for m in messages[cut:]):
+            current = ""
+        if current:
             parts.append(f"{_REQUEST}\n{current}")
-        found = [*head, history.user("\n\n".join(part for part in parts if part))]
+        lead = history.user("\n\n".join(part for part in parts if part))
+        found = [*head, {**lead, "kept": {"task": task, "request": current}}]
         rest = messages[cut:]
         if not rest or rest[0]["role"] == "user":
             found.append({"role": "assistant", "content": "Understood."})
         return [*found, *rest]
+
+    def _fitting(self, text: str, model: Model, room: int) -> str:
+        """A request word for word, unless it would take more than a third of the room."""
+        while text and self._scale * model.count(text) > room / 3:
+            keep = len(text) // 3
+            text = f"{text[:keep]}\n[…]\n{text[-keep:]}" if keep > 50 else ""
+        return text
 
     def _cut(
         self,
@@ -180,7 +196,8 @@ class Compactor:
         least: int,
     ) -> int:
         """Where the messages begin that stay: never between a call and its result."""
-        room = goal - self.size(messages[:least], model, tools) - goal // 4
+        room = goal - self.size(messages[:least], model, tools)
+        room -= room // 4  # for the summary
         at = len(messages)
         cut = at
         while at > least:
@@ -198,8 +215,11 @@ class Compactor:
         """What a model says of old messages; a list of the calls where it says nothing."""
         most = max(self.limit(model) // 2, 64)
         lines = [_told(message) for message in old]
-        while len(lines) > 2 and self._scale * model.count("\n".join(lines)) > most:
-            del lines[1 if len(lines) < 6 else len(lines) // 3]
+        sizes = [model.count(line) + 1 for line in lines]
+        while len(lines) > 2 and self._scale * sum(sizes) > most:
+            # the request and what was done last tell the most
+            gone = 1 if len(lines) < 6 else len(lines) // 3
+            del lines[gone], sizes[gone]
         asked = [history.user(f"{_ASK}\n\n" + "\n".join(lines))]
         try:
             pieces = model.answer(asked, [], stop=stop, max_tokens=min(600, most))

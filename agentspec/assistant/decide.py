@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from agentspec.assistant.changes import Change
+from agentspec.assistant.change import Change
 from agentspec.assistant.repository import shown
 
 # What runs by itself later: an editor, a shell, git or a server would execute what is in it.

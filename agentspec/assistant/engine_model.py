@@ -33,7 +33,7 @@ class EngineModel:
         self.name = engine.model
         self.n_ctx = engine.target.n_ctx
         self.options = options
-        self._length = lru_cache(maxsize=512)(self._measure)
+        self._length = lru_cache(maxsize=4096)(self._measure)
 
     def answer(
         self,

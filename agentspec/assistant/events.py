@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from agentspec.assistant.changes import Change
+from agentspec.assistant.change import Change
 from agentspec.assistant.decide import Command
 from agentspec.assistant.results import Result
 from agentspec.wire import SpeculationStats, Usage

@@ -256,9 +256,12 @@ class HttpModel:
         return BackendError(what)
 
 
+_SENT = ("role", "content", "name", "tool_calls", "tool_call_id")
+
+
 def _sent(message: WireMessage) -> WireMessage:
-    """A message without what only our own engine reads."""
-    return {key: value for key, value in message.items() if key != "reasoning_content"}
+    """A message without what only we read."""
+    return {key: message[key] for key in _SENT if key in message}
 
 
 def _chunks(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:

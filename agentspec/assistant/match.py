@@ -6,13 +6,16 @@ Help is given only where one place fits; otherwise the edit is refused and shown
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from agentspec.assistant.errors import RefusedError
 
 _MAX_PLACES = 5
 _MAX_NEAR_LINES = 20_000
 _MAX_SHOWN = 30
+_MAX_COMPARED = 60_000
+_NUMBERED = re.compile(r" *[0-9]+(?:  (.*)| ?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +51,8 @@ def find(text: str, old: str, new: str, *, every: bool = False) -> list[Match]:
         return [Match(at, at + len(old), new) for at in places]
     if places:
         raise RefusedError(
-            f"the text to replace stands {len(places)} times, at lines "
-            f"{_numbers([text.count(chr(10), 0, at) + 1 for at in places])}; quote more lines "
-            "around the one that is meant"
+            f"the text to replace stands {len(places)} times, at lines {_numbers(text, places)}; "
+            "quote more lines around the one that is meant"
         )
     matches = _by_lines(text, old, new)
     if len(matches) == 1:
@@ -58,10 +60,25 @@ def find(text: str, old: str, new: str, *, every: bool = False) -> list[Match]:
     if matches:
         raise RefusedError(
             f"the text to replace stands nowhere as written, and {len(matches)} places differ "
-            f"only in whitespace, at lines "
-            f"{_numbers([text.count(chr(10), 0, m.begin) + 1 for m in matches])}; quote it exactly"
+            f"only in whitespace, at lines {_numbers(text, [m.begin for m in matches])}; quote it "
+            "exactly"
         )
+    bare = _without_numbers(old)
+    if bare is not None and bare.strip():
+        # quoted as the file was shown, with line numbers
+        numbered = _without_numbers(new)
+        found = find(text, bare, new if numbered is None else numbered, every=every)
+        return [replace(match, note="found without the line numbers") for match in found]
     raise RefusedError("the text to replace is not in the file; " + nearest(text, old))
+
+
+def _without_numbers(text: str) -> str | None:
+    """Lines without the numbers before them; None where one has none."""
+    lines = text.strip("\n").split("\n")
+    found = [_NUMBERED.fullmatch(line) for line in lines]
+    if not all(found):
+        return None
+    return "\n".join(match[1] or "" for match in found if match)
 
 
 def _occurrences(text: str, old: str) -> list[int]:
@@ -162,7 +179,7 @@ def nearest(text: str, old: str) -> str:
     core = [line.strip() for line in lines]
     matcher = difflib.SequenceMatcher(autojunk=False)
     score: dict[int, float] = {}
-    for offset, line in enumerate(wanted[:_MAX_SHOWN]):
+    for offset, line in enumerate(wanted[: min(_MAX_SHOWN, 1 + _MAX_COMPARED // len(lines))]):
         if not line:
             continue
         matcher.set_seq2(line[:200])
@@ -187,6 +204,7 @@ def nearest(text: str, old: str) -> str:
     return f"most alike are lines {begin + 1}-{end}:\n{quote}"
 
 
-def _numbers(lines: list[int]) -> str:
-    text = ", ".join(str(line) for line in lines[:_MAX_PLACES])
-    return text + (" …" if len(lines) > _MAX_PLACES else "")
+def _numbers(text: str, places: list[int]) -> str:
+    """The lines of the first places, numbered from 1."""
+    lines = [str(text.count("\n", 0, at) + 1) for at in places[:_MAX_PLACES]]
+    return ", ".join(lines) + (" …" if len(places) > _MAX_PLACES else "")

@@ -12,10 +12,11 @@ from agentspec.assistant.errors import RefusedError
 
 
 class Records:
-    """Each line is on disk when `append` returns; a line that a crash tore is dropped with a note.
+    """Each line is on disk when `append` returns; a last line that a crash tore is dropped.
 
-    One process at a time holds the file. Raises RefusedError when another does or when it cannot
-    be opened.
+    `note` says so. `damaged` counts lines before it that cannot be read; they stay in the file.
+    One process at a time holds it. Raises RefusedError when another does or when it cannot be
+    opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,7 +33,7 @@ class Records:
         try:
             self._lock()
             data = path.read_bytes()
-            self.lines, whole = parsed(data)
+            self.lines, whole, self.damaged = parsed(data)
             if whole < len(data):
                 self.note = f"the last record of {path.name} was torn by a crash and is dropped"
                 os.ftruncate(self._fd, whole)
@@ -70,25 +71,38 @@ class Records:
             return
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise RefusedError(
                 f"{self.path.name} is in use by another process; end it or start a new session"
             ) from None
+        except OSError:
+            return  # a file system without locks
 
 
-def parsed(data: bytes) -> tuple[list[dict[str, Any]], int]:
-    """The whole records of a file, and where they end: a torn tail is left out."""
+def parsed(data: bytes) -> tuple[list[dict[str, Any]], int, int]:
+    """The records of a file, where the last whole one ends, and how many before are damaged."""
+    *rows, rest = data.split(b"\n")
     lines: list[dict[str, Any]] = []
-    done = 0
-    for line in data.splitlines(keepends=True):
-        if not line.endswith(b"\n"):
-            break
+    damaged = 0
+    for row in rows:
         try:
-            value = json.loads(line)
-        except ValueError:
-            break
-        if not isinstance(value, dict):
-            break
-        lines.append(value)
-        done += len(line)
-    return lines, done
+            value = json.loads(row)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            lines.append(value)
+        else:
+            damaged += 1
+    whole = len(data) - len(rest)
+    if rows and damaged and not _is_record(rows[-1]):
+        # the last line is the one that a crash tears, with or without its newline
+        whole -= len(rows[-1]) + 1
+        damaged -= 1
+    return lines, whole, damaged
+
+
+def _is_record(row: bytes) -> bool:
+    try:
+        return isinstance(json.loads(row), dict)
+    except (ValueError, RecursionError):
+        return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,10 +20,12 @@ from agentspec.assistant.errors import RefusedError
 from agentspec.assistant.repository import Repository, shown
 from agentspec.assistant.results import plain
 from agentspec.assistant.symbols import Definition, Symbols, symbols
+from agentspec.context.workspace import Entry
 from agentspec.files import replacing
 
 _VERSION = 1
 _MAX_FILE = 512 << 10
+_MAX_TOTAL = 64 << 20
 _MAX_DEFINERS = 12
 """A name that more files define tells nothing."""
 _DAMPING = 0.85
@@ -60,7 +63,7 @@ class RepoMap:
         if not self._loaded:
             self._loaded = True
             self._load()
-        entries = [entry for entry in self.repository.texts() if entry.size <= _MAX_FILE]
+        entries = self._entries()
         read = 0
         fresh: dict[str, tuple[int, int, Symbols]] = {}
         for done, entry in enumerate(entries):
@@ -100,6 +103,26 @@ class RepoMap:
             for definition in found.definitions
             if definition.name == name
         ]
+
+    def focus(self, text: str, held: Iterable[str] = ()) -> Focus:
+        """What a text is about: the files and the names of this repository that it mentions."""
+        names = {d.name for _, _, found in self._files.values() for d in found.definitions}
+        words = set(re.split(r"[\s`'\"()\[\]{},;]+", text))
+        files = {path for path in self._files if path in words or f"@{path}" in words}
+        return Focus(frozenset(files), mentioned_names(text, names), frozenset(held))
+
+    def _entries(self) -> list[Entry]:
+        """The files to look at; where they are too much together, the smallest of them."""
+        entries = [entry for entry in self.repository.texts() if entry.size <= _MAX_FILE]
+        if sum(entry.size for entry in entries) <= _MAX_TOTAL:
+            return entries
+        room, kept = _MAX_TOTAL, []
+        for entry in sorted(entries, key=lambda entry: (entry.size, entry.path)):
+            room -= entry.size
+            if room < 0:
+                break
+            kept.append(entry)
+        return sorted(kept, key=lambda entry: entry.path)
 
     def _read(self, path: str) -> Symbols:
         try:

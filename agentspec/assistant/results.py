@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agentspec.assistant.changes import Change
+from agentspec.assistant.change import Change
 from agentspec.assistant.decide import Command
 from agentspec.assistant.errors import RefusedError
 
@@ -150,5 +150,5 @@ def ends(text: str, most: int = MAX_TEXT) -> str:
 
 def line_of(text: str, most: int = MAX_LINE) -> str:
     """One line for a model, a long one cut with a note."""
-    text = plain(text)
+    text = plain(text.replace("\r", "\N{REPLACEMENT CHARACTER}"))
     return text if len(text) <= most else f"{text[:most]} [… {len(text) - most:,} more characters]"

@@ -57,6 +57,9 @@ class SessionLog:
         self.folder = project / "sessions" / id_
         self._records = Records(self.folder / "messages.jsonl")
         self.note = self._records.note
+        if self._records.damaged:
+            damaged = f"{self._records.damaged} damaged records of the session are left out"
+            self.note = f"{self.note}; {damaged}" if self.note else damaged
         self.messages = _current(self._records.lines)
         if not self._records.lines:
             self._records.append(
@@ -122,7 +125,7 @@ def sessions(project: Path) -> list[SessionInfo]:
         if not _ID.fullmatch(name):
             continue
         try:
-            lines, _ = parsed(path.read_bytes())
+            lines, _, _ = parsed(path.read_bytes())
             at = path.stat().st_mtime
         except OSError:
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentspec.assistant.blocks import parse_blocks
-from agentspec.assistant.changes import Change
+from agentspec.assistant.change import Change
 from agentspec.assistant.errors import RefusedError
 from agentspec.assistant.match import find
 from agentspec.assistant.repository import Repository, shown

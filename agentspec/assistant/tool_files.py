@@ -11,8 +11,8 @@ _MAX_LISTED = 500
 _MAX_LINES = 2_000
 
 
-def file_tools(repository: Repository) -> list[Spec]:
-    """`list_files` and `read_file` of a repository."""
+def file_tools(repository: Repository, most: int = MAX_TEXT) -> list[Spec]:
+    """`list_files` and `read_file` of a repository; results have at most `most` characters."""
 
     def list_files(given: Arguments) -> Result:
         return Result(listing(repository, given.text("path", ".")))
@@ -24,6 +24,7 @@ def file_tools(repository: Repository) -> list[Spec]:
                 given.text("path"),
                 given.number("first", 1),
                 given.number("last", 0),
+                most,
             )
         )
 
@@ -80,7 +81,9 @@ def listing(repository: Repository, folder: str) -> str:
     )
 
 
-def reading(repository: Repository, path: str, first: int = 1, last: int = 0) -> str:
+def reading(
+    repository: Repository, path: str, first: int = 1, last: int = 0, most: int = MAX_TEXT
+) -> str:
     """Lines of a file with their numbers, from `first` to `last` (0: as many as fit).
 
     Raises RefusedError where the file may not be read or has no such lines.
@@ -97,7 +100,7 @@ def reading(repository: Repository, path: str, first: int = 1, last: int = 0) ->
         raise RefusedError(f"{shown(path)} has {total} lines; ask for lines between 1 and {total}")
     last = min(last, total) if last > 0 else total
     shown_lines: list[str] = []
-    room = MAX_TEXT
+    room = most
     for number in range(first, min(last, first + _MAX_LINES - 1) + 1):
         line = f"{number:>5}  {line_of(lines[number - 1])}"
         room -= len(line) + 1

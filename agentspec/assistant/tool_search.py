@@ -19,6 +19,7 @@ _MAX_HITS = 200
 _MAX_PATTERN = 1_000
 _SECONDS = 15.0
 _LINE = 300
+_MAX_TEXT = 64 << 20
 
 # Patterns come from the model: one that never ends is ended with the process that runs it.
 _WORKER = """
@@ -139,7 +140,13 @@ def _regex(
     texts: Iterable[tuple[str, str]], pattern: str, ignore_case: bool, most: int
 ) -> list[Hit]:
     flags = int(re.IGNORECASE) if ignore_case else 0
-    lines = [json.dumps([pattern, flags, most]), *(json.dumps(pair) for pair in texts)]
+    lines = [json.dumps([pattern, flags, most])]
+    room = _MAX_TEXT
+    for pair in texts:
+        lines.append(json.dumps(pair))
+        room -= len(lines[-1])
+        if room < 0:
+            raise RefusedError("there is too much to search; name a folder")
     out = _run([sys.executable, "-I", "-S", "-c", _WORKER], "\n".join(lines).encode())
     hits = []
     for line in out.splitlines():
@@ -164,7 +171,8 @@ def _ripgrep(
         program, "--no-config", "--no-messages", "--no-follow", "--hidden", "--no-heading",
         "--color=never", "--null", "--line-number", "--no-ignore-dot", "--no-require-git",
         "--with-filename", "--glob=!.git",
-        f"--max-filesize={repository.max_file}", "--max-columns=0", f"--max-count={most}",
+        f"--max-filesize={repository.max_file}", "--max-columns=1000",
+        "--max-columns-preview", f"--max-count={most}",
         "--sort=path", *(["--ignore-case"] if ignore_case else ["--case-sensitive"]),
         *([] if regex else ["--fixed-strings"]), f"--regexp={pattern}", "--", ".",
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentspec.assistant.errors import RefusedError
 from agentspec.assistant.repository import Repository
-from agentspec.assistant.results import Outcome, Result, Spec, checked
+from agentspec.assistant.results import MAX_TEXT, Outcome, Result, Spec, checked
 from agentspec.assistant.tool_command import command_tools
 from agentspec.assistant.tool_edit import edit_tools
 from agentspec.assistant.tool_files import file_tools
@@ -25,10 +25,18 @@ class Toolbox:
 
     @classmethod
     def of(
-        cls, repository: Repository, *, read_only: bool = False, test_command: str = ""
+        cls,
+        repository: Repository,
+        *,
+        read_only: bool = False,
+        test_command: str = "",
+        most: int = MAX_TEXT,
     ) -> Toolbox:
-        """The tools for a repository; with `read_only` those alone that change nothing."""
-        specs = [*file_tools(repository), *search_tools(repository)]
+        """The tools for a repository; with `read_only` those alone that change nothing.
+
+        `most` is about how many characters of a file are shown at once.
+        """
+        specs = [*file_tools(repository, most), *search_tools(repository)]
         if not read_only:
             specs += [*edit_tools(repository), *command_tools(test_command)]
         return cls(specs)

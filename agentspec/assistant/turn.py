@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import time
 from collections.abc import Generator, Sequence
@@ -11,7 +12,8 @@ from typing import Literal, Protocol
 
 from agentspec.aio import Stop
 from agentspec.assistant import events, history
-from agentspec.assistant.changes import Change, Journal
+from agentspec.assistant.change import Change
+from agentspec.assistant.changes import Journal
 from agentspec.assistant.compaction import Compactor
 from agentspec.assistant.decide import Command, Gate
 from agentspec.assistant.errors import RefusedError
@@ -26,7 +28,7 @@ from agentspec.assistant.model import (
     WireMessage,
 )
 from agentspec.assistant.repository import Repository, shown
-from agentspec.assistant.results import Result
+from agentspec.assistant.results import MAX_TEXT, Result, capped, ends
 from agentspec.assistant.text_file import TextFile
 from agentspec.assistant.tool_command import execute
 from agentspec.assistant.tools import Toolbox
@@ -103,6 +105,8 @@ class Conversation:
         self.max_answers = max_answers
         self.max_tokens = max_tokens
         self.seconds = seconds
+        # characters of a result: about a fifth of the context in tokens
+        self._most = min(MAX_TEXT + 1000, max(1000, int(0.7 * model.n_ctx)))
         self.compactor = compactor or Compactor()
         self._log = log
         self._told: list[str] = []
@@ -114,16 +118,22 @@ class Conversation:
 
         Setting `stop`, in any thread, ends it within a pass, a command or a question; closing the
         generator or an interrupt does too. What was written so far stays in `messages`. Raises
-        what the model raises.
+        what the model raises; a request that does not fit in the context is not kept.
         """
         stop = stop or Stop()
         tally = _Tally(time.perf_counter())
         self.journal.begin_turn()
         self.gate.begin_turn()
+        self._settle()  # a full disk may have kept the last turn from it
         told, self._told = self._told, []
         self._add(history.user("\n\n".join([*told, text])))
         try:
             why = yield from self._answers(tally, stop)
+        except ContextOverflowError:
+            if tally.answers == 0 and self.messages[-1]["role"] == "user":
+                # a request that can never fit would make every later one fail too
+                self.replace(self.messages[:-1])
+            raise
         finally:
             self._settle()
         yield events.TurnEnded(
@@ -138,8 +148,11 @@ class Conversation:
 
     def _answers(self, tally: _Tally, stop: Stop) -> Generator[Event, None, Why]:
         while tally.answers < self.max_answers:
-            yield from self._make_room(stop)
-            calls, reason, malformed = yield from self._answer(tally, stop)
+            try:
+                yield from self._make_room(stop)
+                calls, reason, malformed = yield from self._answer(tally, stop)
+            except CancelledError:
+                return "cancelled"  # while old messages were summed up
             if stop.is_set() or reason == "cancelled":
                 return "cancelled"
             if not calls:
@@ -158,7 +171,8 @@ class Conversation:
         """Close what is open: a request without an answer, calls without a result."""
         for message in history.repaired(self.messages, _CANCELLED)[len(self.messages) :]:
             self._add(message)
-        if self.messages[-1]["role"] == "user":
+        if self.messages and self.messages[-1]["role"] in ("user", "tool"):
+            # many templates want an answer before the next request
             self._add(history.assistant(""))
 
     def note(self, text: str) -> None:
@@ -295,7 +309,8 @@ class Conversation:
             elif isinstance(outcome, Command):
                 found = yield from self._command(call, outcome, stop)
             else:
-                found = outcome
+                shorter = capped(outcome.text, "ask for less", self._most)
+                found = dataclasses.replace(outcome, text=shorter)
         except CancelledError:
             found = Result(_CANCELLED, error=True)
             stop.set()
@@ -345,6 +360,7 @@ class Conversation:
             )
         except RefusedError as error:
             return Result(f"error: {error}", error=True)
+        found = dataclasses.replace(found, text=ends(found.text, self._most))
         if decision.kind == "edited":
             found = Result(f"the user ran instead: {command.text}\n{found.text}", found.error)
         if ended.why == "cancelled":

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
+import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -12,9 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentspec.assistant.changes import Change, Journal
+from agentspec.assistant.change import Change
+from agentspec.assistant.changes import Journal
 from agentspec.assistant.errors import ConflictError, RefusedError
+from agentspec.assistant.records import Records
 from agentspec.assistant.repository import Repository
+from tests.assistant.killing import killed_at
 
 A, B, C = b"one\r\ntwo", b"two\n", b"\xef\xbb\xbfthree\n"
 
@@ -218,8 +222,77 @@ def test_everything_is_on_disk_before_the_file_is_replaced(
     journal.apply(Change("a", A, B))
     before = order[: order.index("rename")]
     assert "contents" in before
-    assert before[-2:] == ["journal.jsonl", ".agentspec-1.part"]
+    assert before[-2] == "journal.jsonl"
+    assert before[-1].endswith("-1.part")
     assert order[order.index("rename") :] == ["rename", "repo", "journal.jsonl"]
+
+
+def test_an_interrupt_while_undoing_waits_for_all_files(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = place.journal()
+    journal.apply(Change("a", A, B))
+    journal.apply(Change("b", None, B))
+    real, calls = Repository.replace, 0
+
+    def replace(self: Repository, *args: object, **more: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise KeyboardInterrupt
+        real(self, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Repository, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        journal.undo()
+    assert (place.read(), place.read("b")) == (A, None)
+    assert journal.undone() == [1]
+
+
+def test_an_interrupt_while_a_change_is_recorded_makes_none(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = place.journal()
+    with monkeypatch.context() as patch:
+        sync = os.fsync
+
+        def fsync(fd: int) -> None:
+            if os.readlink(f"/proc/self/fd/{fd}").endswith("journal.jsonl"):
+                patch.setattr(os, "fsync", sync)
+                raise KeyboardInterrupt
+
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(KeyboardInterrupt):
+            journal.apply(Change("a", A, B))
+    assert place.read() == A
+    journal.apply(Change("a", A, C))
+    journal.close()
+    again = place.journal()
+    assert again.notes == []
+    again.undo()
+    assert place.read() == A
+
+
+def test_a_disk_that_is_full_after_the_change(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = place.journal()
+    real = Records.append
+
+    def append(self: Records, line: dict[str, object]) -> None:
+        if line["op"] in ("done", "undone"):
+            raise RefusedError("no space")
+        real(self, line)
+
+    monkeypatch.setattr(Records, "append", append)
+    journal.apply(Change("a", A, B))
+    journal.apply(Change("a", B, C))
+    assert journal.undo() == ["a"]
+    assert place.read() == A
+    monkeypatch.undo()
+    journal.close()
+    again = place.journal()
+    assert (place.read(), again.undone()) == (A, [1])
 
 
 def test_a_full_disk_leaves_the_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,36 +315,6 @@ def test_a_full_disk_leaves_the_file(place: Place, monkeypatch: pytest.MonkeyPat
 
 
 # -- kill -9 at every call that changes the disk ----------------------------------------------
-
-CALLS = ("write", "fsync", "rename", "replace", "unlink", "mkdir", "rmdir", "open", "fchmod")
-
-
-def killed_at(n: int, act: Callable[[], None]) -> bool:
-    """Run `act` in a child that is killed before its n-th call; False when it came to its end."""
-    child = os.fork()
-    if child == 0:
-        left = n
-
-        def dying(real: Callable[..., object]) -> Callable[..., object]:
-            def call(*args: object, **more: object) -> object:
-                nonlocal left
-                left -= 1
-                if left < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(*args, **more)
-
-            return call
-
-        for name in CALLS:
-            setattr(os, name, dying(getattr(os, name)))
-        try:
-            act()
-        except BaseException:
-            os._exit(2)
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL)
-    return os.WIFSIGNALED(status)
 
 
 def outcomes(tmp_path: Path, before: Callable[[Place], None], act: Callable[[Place], None]) -> int:
@@ -350,6 +393,75 @@ def test_apply_then_undo_is_identity(edits: list[tuple[str, bytes | None]]) -> N
             journal.redo()
             assert {path: place.read(path) for path in states} == states
         journal.close()
+
+
+def test_what_was_changed_with_leave_is_changed_back_without(place: Place) -> None:
+    (place.root / ".env").write_bytes(A)
+    place.repository.named.add(".env")
+    journal = place.journal()
+    journal.apply(Change(".env", A, B))
+    journal.close()
+    place.repository.named.clear()
+    again = place.journal()
+    with pytest.raises(RefusedError, match="secrets"):
+        again.apply(Change(".env", B, C))
+    again.undo()
+    assert place.read(".env") == A
+
+
+def test_a_journal_with_a_damaged_record_is_refused_and_kept(place: Place) -> None:
+    journal = place.journal()
+    journal.apply(Change("a", A, B))
+    journal.close()
+    path = place.state / "journal.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b"x" + b"".join(lines[1:]))
+    before = path.read_bytes()
+    with pytest.raises(RefusedError, match="damaged"):
+        place.journal()
+    assert path.read_bytes() == before
+
+
+def patched(old: bytes, diff: str) -> bytes:
+    """What `patch` makes of a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "f"
+        path.write_bytes(old)
+        subprocess.run(
+            ["patch", "--quiet", "--binary", "--fuzz=0", str(path)],
+            input=diff.encode(), check=True, capture_output=True,
+        )  # fmt: skip
+        return path.read_bytes()
+
+
+NUMBERS = [f"line {n}\n" for n in range(60)]
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="patch is not installed")
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.integers(0, 59), max_size=4), st.lists(st.integers(0, 59), max_size=4),
+    st.booleans(),
+)  # fmt: skip
+def test_a_diff_is_one_that_patch_takes(gone: list[int], put: list[int], end: bool) -> None:
+    lines = [line for n, line in enumerate(NUMBERS) if n not in gone]
+    for n in put:
+        lines.insert(n, f"new {n}\n")
+    old, new = "".join(NUMBERS).encode(), "".join(lines).encode()[: None if end else -1]
+    if old == new:
+        assert Change("f", old, new).diff == ""
+        return
+    assert patched(old, Change("f", old, new).diff) == new
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="patch is not installed")
+def test_the_diff_of_a_very_different_file_takes_no_time() -> None:
+    old = "".join(f"{n}\n" for n in range(30_000)).encode()
+    new = b"0\n1\n" + "".join(f"{n * n}\n" for n in range(3, 30_000)).encode() + b"29999\n"
+    begun = time.monotonic()
+    diff = Change("f", old, new).diff
+    assert time.monotonic() - begun < 2
+    assert patched(old, diff) == new
 
 
 def test_the_diff_says_where_no_newline_is() -> None:

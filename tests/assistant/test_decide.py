@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agentspec.assistant.changes import Change
+from agentspec.assistant.change import Change
 from agentspec.assistant.decide import (
     ALL,
     YES,

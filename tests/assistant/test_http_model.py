@@ -117,6 +117,13 @@ def test_an_answer_in_pieces(server: Server) -> None:
     assert (body["model"], body["temperature"], "tools" in body) == ("m", 0.5, False)
 
 
+def test_what_only_we_read_is_not_sent(server: Server) -> None:
+    server.say(STOP)
+    model = HttpModel(server.url, name="m", n_ctx=100)
+    list(model.answer([{**HI[0], "kept": {}, "reasoning_content": "x"}], [], stop=Stop()))
+    assert server.requests[0][2]["messages"] == HI
+
+
 def test_calls_in_pieces(server: Server) -> None:
     server.say(
         delta(tool_calls=[{"index": 0, "id": "x", "function": {"name": "f", "arguments": ""}}]),

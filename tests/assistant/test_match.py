@@ -91,6 +91,20 @@ def test_the_nearest_text_is_shown() -> None:
     assert "    7          x = 1" in str(caught.value)
 
 
+def test_line_numbers_in_a_quote_are_taken_off() -> None:
+    old = "    6      def g(self):\n    7          x = 1\n    8          return x"
+    (match,) = find(TEXT, old, "    def g(self):\n        return 2")
+    assert match.new == "    def g(self):\n        return 2"
+    assert "line numbers" in match.note
+    assert applied(TEXT, old, "    6      def h(self):\n    7          pass") == TEXT.replace(
+        "    def g(self):\n        x = 1\n        return x", "    def h(self):\n        pass"
+    )
+    with pytest.raises(RefusedError, match="2 times"):
+        find(TEXT, "    4          return x", "pass")
+    with pytest.raises(RefusedError, match="not in the file"):
+        find(TEXT, "    4  gone", "pass")
+
+
 def test_nothing_similar() -> None:
     with pytest.raises(RefusedError, match="nothing in it is similar"):
         find(TEXT, "import numpy", "")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from agentspec.assistant import repo_map
 from agentspec.assistant.repo_map import Focus, RepoMap, mentioned_names, ranking
 from agentspec.assistant.repository import Repository
 from agentspec.assistant.symbols import Symbols, symbols
@@ -128,6 +129,21 @@ def test_ranks_are_shares_of_one() -> None:
     assert sum(rank.values()) == pytest.approx(1)
     assert max(rank, key=lambda path: rank[path]) == "core/engine.py"
     assert ranking({}, Focus()) == {}
+
+
+def test_what_a_text_is_about(repo: Repository) -> None:
+    chart = RepoMap(repo)
+    chart.refresh()
+    focus = chart.focus("Why does `start_app` in (core/engine.py) and @cli.py fail?", ["app.py"])
+    assert focus.files == {"core/engine.py", "cli.py"}
+    assert focus.names == {"start_app"}
+    assert focus.held == {"app.py"}
+
+
+def test_too_much_code_is_cut(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repo_map, "_MAX_TOTAL", 100)
+    chart = RepoMap(repo)
+    assert 0 < chart.refresh() < 5
 
 
 def test_names_in_a_text() -> None:

@@ -59,6 +59,19 @@ def test_a_torn_last_line_is_dropped_with_a_note(tmp_path: Path, torn: bytes) ->
     assert SessionLog.resume(tmp_path, log.id).messages[-1] == history.user("more")
 
 
+def test_a_damaged_record_in_the_middle_costs_that_one_alone(tmp_path: Path) -> None:
+    log = filled(tmp_path, "one", "two")
+    log.close()
+    path = log.folder / "messages.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], b"\0" + lines[2], *lines[3:]]))
+    before = path.read_bytes()
+    again = SessionLog.resume(tmp_path, log.id)
+    assert again.messages == [log.messages[0], *log.messages[2:]]
+    assert "1 damaged" in again.note
+    assert path.read_bytes() == before
+
+
 def test_any_cut_of_the_file_gives_whole_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

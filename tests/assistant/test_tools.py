@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from agentspec.assistant import tool_search
-from agentspec.assistant.changes import Change
+from agentspec.assistant.change import Change
 from agentspec.assistant.decide import Command
 from agentspec.assistant.repository import Repository
 from agentspec.assistant.results import MAX_TEXT, Result, capped, plain

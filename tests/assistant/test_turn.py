@@ -10,8 +10,10 @@ import pytest
 
 from agentspec.aio import Stop
 from agentspec.assistant import events
-from agentspec.assistant.changes import Change, Journal
+from agentspec.assistant.change import Change
+from agentspec.assistant.changes import Journal
 from agentspec.assistant.decide import YES, Command, Decider, Decision, Gate, Refuser
+from agentspec.assistant.errors import RefusedError
 from agentspec.assistant.events import Event
 from agentspec.assistant.model import CallPiece, Finished, MalformedPiece, TextPiece
 from agentspec.assistant.repository import Repository
@@ -372,6 +374,40 @@ def test_a_second_overflow_is_an_error(table: Table) -> None:
     )
     with pytest.raises(ContextOverflowError):
         list(talk.turn("go"))
+    check(talk.messages)
+
+
+def test_a_request_that_can_never_fit_is_not_kept(table: Table) -> None:
+    talk = table.conversation([ContextOverflowError(9000, 8000)], "fine")
+    with pytest.raises(ContextOverflowError):
+        list(talk.turn("much"))
+    assert [m["role"] for m in talk.messages] == ["system"]
+    list(talk.turn("little"))
+    assert talk.messages[1]["content"] == "little"
+
+
+def test_a_full_disk_is_said_and_the_conversation_goes_on(table: Table) -> None:
+    class Full:
+        full = False
+
+        def message(self, message: dict[str, Any], turn: int) -> None:
+            if self.full:
+                raise RefusedError("no space")
+
+        def replaced(self, messages: object) -> None:
+            pass
+
+    log = Full()
+    talk = table.conversation(calling(EDIT, EDIT), "fine", log=log)
+    stream = talk.turn("go")
+    for event in stream:
+        if isinstance(event, events.CallBegun):
+            log.full = True
+            break
+    with pytest.raises(RefusedError, match="no space"):
+        list(stream)
+    log.full = False
+    list(talk.turn("again"))
     check(talk.messages)
 
 

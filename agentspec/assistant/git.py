@@ -1,0 +1,111 @@
+"""What the assistant asks of git, so that nothing in the repository is run by it.
+
+Hooks, file-system monitors, external diffs and signing programs are off: a repository may have
+come as an archive, with a configuration of its own. Filters that it defines cannot be turned off
+in general; git runs them for files that are added.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from agentspec.assistant.errors import RefusedError
+from agentspec.assistant.process import clean_environment
+from agentspec.assistant.repository import shown
+from agentspec.assistant.results import plain
+
+_SECONDS = 60.0
+_OFF = (
+    "--no-pager", "-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false",
+    "-c", "core.untrackedCache=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false",
+    "-c", "submodule.recurse=false", "-c", "diff.external=",
+)  # fmt: skip
+
+
+class Git:
+    """The git repository whose top is `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def diff(self, paths: Sequence[str] = ()) -> str:
+        """What of the files differs from the last commit, as text."""
+        command = ["diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD"]
+        return self._run(*command, "--", *paths).decode("utf-8", "replace")
+
+    def committed(self, path: str) -> bytes | None:
+        """A file as the last commit has it, None where it has none."""
+        try:
+            return self._run("cat-file", "blob", f"HEAD:{path}")
+        except RefusedError:
+            return None
+
+    def mixed(self, before: Mapping[str, bytes | None]) -> list[str]:
+        """The files in which the user had changes that were not committed.
+
+        `before` is what each held before the session changed it. Line endings do not count: git
+        may convert them.
+        """
+        return [
+            path
+            for path, data in before.items()
+            if _same_ends(data) != _same_ends(self.committed(path))
+        ]
+
+    def commit(self, paths: Sequence[str], message: str) -> str:
+        """Commit these files as they are and nothing else; the abbreviated hash.
+
+        What the user has staged of other files stays staged. Raises RefusedError when git refuses;
+        the index is then as it was.
+        """
+        if not message.strip():
+            raise RefusedError("a commit needs a message")
+        if not paths:
+            raise RefusedError("the session has changed nothing to commit")
+        known = set(self._run("ls-files", "-z", "--", *paths).split(b"\0"))
+        new = [
+            path
+            for path in paths
+            if os.fsencode(path) not in known and os.path.lexists(self.root / path)
+        ]
+        if new:
+            self._run("add", "--", *new)
+        try:
+            self._run(
+                "commit", "--quiet", "--no-verify", "--no-gpg-sign", "--cleanup=strip",
+                f"--message={message}", "--only", "--", *paths,
+            )  # fmt: skip
+        except RefusedError:
+            if new:
+                self._run("rm", "--quiet", "--cached", "--", *new)
+            raise
+        return self._run("rev-parse", "--short", "HEAD").decode().strip()
+
+    def _run(self, *arguments: str) -> bytes:
+        # a name is a name, even if it looks like a pattern
+        more = {"GIT_LITERAL_PATHSPECS": "1", "GIT_EDITOR": "true", "GIT_OPTIONAL_LOCKS": "0"}
+        try:
+            done = subprocess.run(
+                ["git", *_OFF, *arguments],
+                cwd=self.root,
+                env=clean_environment(os.environ) | more,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise RefusedError(f"git took more than {_SECONDS:.0f} seconds") from None
+        except (OSError, ValueError) as error:
+            raise RefusedError(f"git cannot be run in {shown(str(self.root))}: {error}") from error
+        if done.returncode:
+            text = plain((done.stderr or done.stdout).decode("utf-8", "replace"))
+            raise RefusedError(f"git refused: {' '.join(text.split())[:400] or 'no reason given'}")
+        return done.stdout
+
+
+def _same_ends(data: bytes | None) -> bytes | None:
+    return data.replace(b"\r\n", b"\n") if data is not None else None
