@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
@@ -44,7 +45,8 @@ async def _file(request: Request) -> Response:
 def _give(name: str) -> Response:
     path = _FOLDER / name
     kind = _TYPES.get(path.suffix)
-    # a name of one part, of a kind that the page is made of, that really lies in the folder
-    if kind is None or path.parent != _FOLDER or not path.is_file() or path.is_symlink():
+    # one of the folder's own names, of a kind that the page is made of; never a path that the
+    # file system is asked about, which refuses some names with errors of its own
+    if kind is None or name not in os.listdir(_FOLDER) or path.is_symlink():
         raise HTTPException(404)
     return FileResponse(path, media_type=kind)

@@ -264,7 +264,18 @@ def test_headers_of_every_answer(client: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["..%2fapp.py", "%2e%2e/app.py", "..%5capp.py", "app.py", ".html", "index.html%00", "x"]
+    "name",
+    [
+        "..%2fapp.py",
+        "%2e%2e/app.py",
+        "..%5capp.py",
+        "app.py",
+        ".html",
+        "index.html%00",
+        "%00.js",
+        "x",
+        "a" * 300 + ".js",
+    ],
 )
 def test_the_page_gives_its_own_files_only(client: Any, name: str) -> None:
     assert client().get(f"/page/{name}").status_code == 404
