@@ -97,7 +97,8 @@ def parse_body(body: bytes, options: ServerOptions) -> dict[str, Any]:
     if body.count(b",") + body.count(b"[") + body.count(b"{") > options.max_values:
         raise Failure(400, "the body holds too many values", code="request_too_large")
     try:
-        value = json.loads(body, parse_constant=_no_constant)
+        # of bytes, json.loads also takes UTF-16 and the surrogates that UTF-8 forbids
+        value = json.loads(body.decode("utf-8-sig"), parse_constant=_no_constant)
     except RecursionError:
         raise _too_deep(options) from None
     except ValueError as error:
