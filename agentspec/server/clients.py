@@ -27,9 +27,9 @@ class Served:
     needs_key: bool = False
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"https?://[^\s/?#'\"\\$`]+", self.url):
+        # both are pasted into files and shells
+        if not re.fullmatch(r"https?://[A-Za-z0-9.:@%_\[\]-]+", self.url):
             raise ConfigError(f"--url {self.url!a} is not an address like http://127.0.0.1:8080")
-        # it is pasted into files and shells
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*", self.model):
             raise ConfigError(f"--model {self.model!a} is not a name that clients can be given")
 
