@@ -22,10 +22,11 @@ from agentspec.files import replacing
 
 _log = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 2
 _LIST, _STATE = ".session.json", ".state"
 _STRAY_SECONDS = 600.0
 _LEAST = 64
+_HEAD_BYTES = 4096
 
 
 def session_key(*parts: str) -> str:
@@ -73,7 +74,7 @@ class SessionStore:
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write(state)
-            body = {"key": self.key, "state": state.name, "tokens": list(tokens)}
+            body = {"key": self.key, "state": _mark(state), "tokens": list(tokens)}
             text = json.dumps(body, separators=(",", ":"))
             with replacing(self.folder / (name + _LIST)) as file:
                 file.write(f"{_VERSION} {_checksum(text)}\n{text}".encode())
@@ -161,8 +162,10 @@ class SessionStore:
                 return None
             # the name is that of the list: what is inside of a file may not point anywhere
             state = path.with_name(path.name.removesuffix(_LIST) + _STATE)
-            if body["state"] != state.name or not state.is_file():
+            if not state.is_file():
                 raise ValueError("its state is missing")
+            if body["state"] != _mark(state):
+                raise ValueError("its state is that of other tokens")
             return Kept(path, state, tuple(map(int, body["tokens"])))
         except FileNotFoundError:
             return None  # removed by another process
@@ -186,6 +189,13 @@ class SessionStore:
     def _remove(path: Path) -> None:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
+
+
+def _mark(state: Path) -> str:
+    """Tells states apart by name, size and beginning, where llama.cpp's have their checksum."""
+    with open(state, "rb") as handle:
+        digest = hashlib.blake2b(handle.read(_HEAD_BYTES), digest_size=16).hexdigest()
+    return f"{state.name} {_size(state)} {digest}"
 
 
 def _checked(content: bytes) -> str:

@@ -158,6 +158,19 @@ def test_a_state_that_is_refused_or_missing_is_removed_with_one_warning(
     assert sorted(after.caches) == [0, 1, 2]
 
 
+def test_a_state_in_the_place_of_another_is_a_miss(tmp_path: Path) -> None:
+    over = pool(Filing(hashed_law(600), 600))
+    read(over, TOKENS)
+    read(over, [9, *TOKENS[1:]])
+    over.save(SessionStore(tmp_path, KEY))
+    one, other = sorted(tmp_path.glob("*.state"))
+    assert one.stat().st_size != 0
+    other.write_bytes(one.read_bytes())
+    found = SessionStore(tmp_path, KEY).found()
+    assert [kept.state for kept in found] == [one]
+    assert one.read_bytes() == " ".join(map(str, found[0].tokens[:-1])).encode()
+
+
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(BackendError, match="cannot keep a session"):
