@@ -321,7 +321,8 @@ class Engine:
         Everything that can be refused is refused here. `Answer.add` takes a token in; setting
         `stop`, in any thread, ends the generator before its next pass with CancelledError, and
         within a pass if it is an `agentspec.aio.Stop`. Raises EngineClosedError,
-        InvalidRequestError and ContextOverflowError.
+        InvalidRequestError, ContextOverflowError, and CancelledError when `stop` is set before
+        the prompt is made.
         """
         if self._scheduler.closed:
             raise EngineClosedError("the engine was closed; load it again")
@@ -331,7 +332,7 @@ class Engine:
                 param="speculation.exact",
             )
         tools = request.tools if request.tool_choice != "none" else []
-        prompt, notes = self._prompt(request, tools)
+        prompt, notes = self._prompt(request, tools, stop)
         # padding rows need room behind the last token
         n_ctx, n_prompt = self.target.n_ctx - ((self.rows.largest or 1) - 1), len(prompt.tokens)
         if n_prompt >= n_ctx:
@@ -368,7 +369,9 @@ class Engine:
         )
         return answer, generation.start(stop)
 
-    def _prompt(self, request: Request, tools: Sequence[Tool]) -> tuple[Prompt, list[str]]:
+    def _prompt(
+        self, request: Request, tools: Sequence[Tool], stop: threading.Event | None = None
+    ) -> tuple[Prompt, list[str]]:
         """The prompt of a request's messages, or as it was given, and what was changed for it."""
         tokenizer = self.target.tokenizer
         bos = getattr(tokenizer, "bos_id", None) if _adds_bos(tokenizer) else None
@@ -386,7 +389,8 @@ class Engine:
             parser = self._format.parser(request.tools)
             return AnswerStream(parser=parser, thinking=self._thinking(request, end))
 
-        return self._memory.encode(segments, read, bos_id=bos), notes
+        cancelled = stop.is_set if stop is not None else lambda: False
+        return self._memory.encode(segments, read, bos_id=bos, cancelled=cancelled), notes
 
     def _boundaries(self, prompt: Sequence[int]) -> list[int]:
         """Where the next turn's prompt may part from this one, for caches that cannot be cut.

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from threading import Lock
 from typing import Any
 
@@ -20,6 +22,7 @@ from agentspec.backends.base import Tokenizer
 from agentspec.chat.guard import Segment
 from agentspec.chat.stream import AnswerStream, ThinkingDelta
 from agentspec.chat.tools.base import CallArguments, CallStart, Malformed, TextDelta
+from agentspec.errors import CancelledError
 
 _TAIL = 64
 _MOST_TOKENS = 1 << 20
@@ -31,11 +34,16 @@ Reader = Callable[[str], AnswerStream]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids, and their text: that of the template with the answers as they were generated."""
+    """Token ids, and their text: that of the template with the answers as they were generated.
+
+    `cuts` are the places in the text where its segments meet, those around answers left out: the
+    same text with other cuts spells special pieces somewhere that are none.
+    """
 
     tokens: list[int]
     text: str
     spliced: int = 0
+    cuts: Sequence[int] = ()
 
 
 class _Answer:
@@ -69,9 +77,10 @@ class _Answer:
 class TurnMemory:
     """Answers by the prompts they followed, the oldest forgotten beyond `most` tokens.
 
-    An answer is put back only behind exactly the text that it followed, and only for a rendered
-    turn that reads the same: thinking, text and calls, their arguments as JSON values. So what a
-    template drops from old turns stays dropped. Thread-safe.
+    An answer is put back only behind exactly the text that it followed, written by the template
+    and not spelled in a message, and only for a rendered turn that reads the same: thinking, text
+    and calls, their arguments as JSON values. So what a template drops from old turns stays
+    dropped. Thread-safe.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, most: int = _MOST_TOKENS) -> None:
@@ -94,8 +103,9 @@ class TurnMemory:
             text = b"".join(map(self._tokenizer.piece, kept)).decode()
         except UnicodeDecodeError:
             return
-        digest = hashlib.blake2b(prompt.text.encode(), digest_size=16).digest()
-        self._add(_Answer(len(prompt.text), prompt.text[-_TAIL:], digest, kept, text))
+        before = _Before()
+        before.add(prompt.text, prompt.cuts)
+        self._add(_Answer(len(prompt.text), prompt.text[-_TAIL:], before.digest(), kept, text))
 
     def dump(self) -> str:
         """All of it as text, for `load`."""
@@ -124,13 +134,24 @@ class TurnMemory:
                 self._held -= len(oldest.tokens)
 
     def encode(
-        self, segments: Sequence[Segment], read: Reader, *, bos_id: int | None = None
+        self,
+        segments: Sequence[Segment],
+        read: Reader,
+        *,
+        bos_id: int | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> Prompt:
-        """The tokens of a rendered conversation. `bos_id` is put first if it is not there."""
+        """The tokens of a rendered conversation. `bos_id` is put first if it is not there.
+
+        Raises CancelledError when `cancelled` says so between two segments.
+        """
         rendered = "".join(segment.text for segment in segments)
-        places = self._places(rendered, read)
+        places = self._places(rendered, _cuts(segments), read)
+        parts = _parted(segments, places)
         ids: list[int] = []
-        for part in _parted(segments, places):
+        for part in parts:
+            if cancelled():
+                raise CancelledError("the request was cancelled while its prompt was made tokens")
             if isinstance(part, _Answer):
                 ids += part.tokens
             elif part.plain:
@@ -139,16 +160,18 @@ class TurnMemory:
                 ids += self._tokenizer.encode_special(part.text)
         if bos_id is not None and ids[:1] != [bos_id]:
             ids.insert(0, bos_id)
-        return Prompt(ids, _text(rendered, places), len(places))
+        return Prompt(ids, _text(rendered, places), len(places), _cuts(parts))
 
-    def _places(self, rendered: str, read: Reader) -> list[tuple[int, int, _Answer]]:
+    def _places(
+        self, rendered: str, cuts: Sequence[int], read: Reader
+    ) -> list[tuple[int, int, _Answer]]:
         """Where which answers go: begin and end in the rendered text."""
         with self._lock:
             answers = list(reversed(self._answers.values()))
         answers.sort(key=lambda answer: answer.length)
         places: list[tuple[int, int, _Answer]] = []
         at = length = 0  # in the rendered text, and in the text with the answers put back
-        tail, digest = "", hashlib.blake2b(digest_size=16)
+        tail, before = "", _Before()
         for answer in answers:
             start = at + answer.length - length
             if start > len(rendered):
@@ -158,12 +181,14 @@ class TurnMemory:
             end_of = (tail + rendered[max(at, start - _TAIL) : start])[-_TAIL:]
             if end_of != answer.tail:
                 continue
-            upto = digest.copy()
-            upto.update(rendered[at:start].encode())
+            upto = before.copy()
+            upto.add(rendered[at:start], [cut - at for cut in _inside(cuts, at, start)])
             if upto.digest() != answer.digest:
                 continue
             stops = [
-                stop for stop in (rendered.find(end, start) for end in self._ends) if stop >= 0
+                stop
+                for stop in (_find(end, rendered, start, cuts) for end in self._ends)
+                if stop >= 0
             ]
             if not stops:
                 continue
@@ -171,10 +196,60 @@ class TurnMemory:
             if not answer.means(rendered[start:stop], lambda end_of=end_of: read(end_of)):  # type: ignore[misc]
                 continue
             places.append((start, stop, answer))
-            upto.update(answer.text.encode())
-            at, length, digest = stop, answer.length + len(answer.text), upto
+            upto.add(answer.text)
+            at, length, before = stop, answer.length + len(answer.text), upto
             tail = (end_of + answer.text)[-_TAIL:]
         return places
+
+
+class _Before:
+    """A digest of what stands before an answer: its text, and where segments meet in it."""
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._text = hashlib.blake2b(digest_size=16)
+        self._cuts = hashlib.blake2b(digest_size=16)
+
+    def add(self, text: str, cuts: Sequence[int] = ()) -> None:
+        """Go on by a text with cuts in it."""
+        self._text.update(text.encode())
+        for cut in cuts:
+            self._cuts.update(b"%d," % (self._length + cut))
+        self._length += len(text)
+
+    def digest(self) -> bytes:
+        both = self._text.digest() + self._cuts.digest()
+        return hashlib.blake2b(both, digest_size=16).digest()
+
+    def copy(self) -> _Before:
+        other = _Before()
+        other._length = self._length
+        other._text, other._cuts = self._text.copy(), self._cuts.copy()
+        return other
+
+
+def _cuts(parts: Sequence[Segment | _Answer]) -> list[int]:
+    """Where two segments meet in the text of the parts."""
+    cuts: list[int] = []
+    offset = 0
+    for before, after in pairwise(parts):
+        offset += len(before.text)
+        if not isinstance(before, _Answer) and not isinstance(after, _Answer):
+            cuts.append(offset)
+    return cuts
+
+
+def _inside(cuts: Sequence[int], start: int, end: int) -> Sequence[int]:
+    """The cuts between two places, without those at them."""
+    return cuts[bisect_right(cuts, start) : bisect_left(cuts, end)]
+
+
+def _find(piece: str, rendered: str, start: int, cuts: Sequence[int]) -> int:
+    """Where a special piece stands that no message spells, at `start` or behind it; else -1."""
+    at = rendered.find(piece, start)
+    while at >= 0 and _inside(cuts, at, at + len(piece)):
+        at = rendered.find(piece, at + 1)
+    return at
 
 
 def _parted(
