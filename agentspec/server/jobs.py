@@ -9,10 +9,12 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from agentspec.aio import Stop, in_thread
 from agentspec.answer import Answer, TokenEvent
 from agentspec.api import Engine
+from agentspec.errors import CancelledError
 from agentspec.request import Request
 from agentspec.server.bodies import Intake
 from agentspec.server.live import Live, LiveAnswer
@@ -22,6 +24,8 @@ from agentspec.server.queue import Line, Place
 from agentspec.wire import ChoiceDelta
 
 _log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,18 @@ class State:
         for stop in list(self._stops):
             stop.set()
 
+    async def prepare(self, work: Callable[[Stop], _T]) -> _T:
+        """The result of work in a thread that reads what a client sent; no answer is made.
+
+        Its Stop is set when the server stops. Raises what `work` does.
+        """
+        stop = Stop()
+        self._stops.add(stop)
+        try:
+            return await _to_its_end(lambda: work(stop), stop)
+        finally:
+            self._stops.discard(stop)
+
     @asynccontextmanager
     async def job(
         self, parse: Callable[[], Request], *, api: str, client: str
@@ -84,7 +100,7 @@ class State:
             def begin() -> tuple[Answer, Generator[TokenEvent, None, None]]:
                 return self.engine.begin(parse(), stop)
 
-            answer, events = await asyncio.to_thread(begin)
+            answer, events = await _to_its_end(begin, stop)
             live.answers(answer)
             job = Job(self, answer, events, place, live, stop)
             yield job
@@ -120,6 +136,33 @@ class State:
         )
         for note in stats.notes:
             _log.info("%s: %s", live.id, note)
+
+
+async def _to_its_end(work: Callable[[], _T], stop: Stop) -> _T:
+    """The result of work in a thread. A cancel sets `stop` and waits until the work has ended.
+
+    Else many that hang up would leave more work behind them, with their bodies, than the line and
+    the limits of bodies let in. Raises what `work` does, and CancelledError when `stop` is set
+    before it has begun.
+    """
+
+    def begin() -> _T:
+        if stop.is_set():
+            raise CancelledError("the request was cancelled before it was read")
+        return work()
+
+    task = asyncio.ensure_future(asyncio.to_thread(begin))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        stop.set()
+        # as the loop closes it cancels the task itself
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # nobody else asks for it
+        raise
 
 
 class Job:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse
 
+from agentspec.aio import Stop
 from agentspec.answer import Answer
 from agentspec.errors import ContextOverflowError
 from agentspec.request import Request, parse_request
@@ -77,17 +77,17 @@ async def count_tokens(state: State, request: HttpRequest) -> JSONResponse:
     """The prompt tokens that a request would have; nothing is computed."""
     raw = await read_body(request, state.intake)
 
-    def count() -> int:
+    def count(stop: Stop) -> int:
         body = validated(CountRequest, parse_body(raw, state.options))
         parsed = parse_request(_messages(body), **given(**_tools(body)))
         try:
-            answer, events = state.engine.begin(parsed)
+            answer, events = state.engine.begin(parsed, stop)
         except ContextOverflowError as error:
             return error.n_prompt
         events.close()
         return answer.stats.prompt_tokens
 
-    return JSONResponse({"input_tokens": await asyncio.to_thread(count)})
+    return JSONResponse({"input_tokens": await state.prepare(count)})
 
 
 # -- their request to ours ------------------------------------------------------------------------

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from agentspec.aio import Stop
 from agentspec.backends.base import Output, Rows
-from agentspec.errors import ConfigError
+from agentspec.errors import CancelledError, ConfigError
+from agentspec.request import parse_request
 from agentspec.server.run import bind
 from agentspec.testing.scripted import ScriptedBackend
 from tests.server.conftest import HI, sse_events, wait_for
@@ -211,6 +213,62 @@ def test_a_client_that_hangs_up_while_it_waits(serve: Any, chat: Any, stream: bo
     thread.join(20)
     assert got[0].status_code == 200
     wait_for(lambda: quiet(server))
+
+
+def test_who_hangs_up_while_a_request_is_prepared_counts_until_nothing_of_it_runs(
+    serve: Any, monkeypatch: Any
+) -> None:
+    server = serve(parallel=1, max_queue=0)
+    real, gate, inside = server.engine.begin, threading.Event(), threading.Event()
+    stops: list[threading.Event] = []
+
+    def begin(request: Any, stop: threading.Event) -> Any:
+        stops.append(stop)
+        inside.set()
+        assert gate.wait(20)
+        return real(request, stop)
+
+    monkeypatch.setattr(server.engine, "begin", begin)
+    sock = raw_request(server.port, {"messages": HI})
+    assert inside.wait(20)
+    hang_up(sock)
+    assert stops[0].wait(20)
+    assert ask(server.url).status_code == 429
+    assert server.state.line.running == 1
+    assert server.state.intake.held > 0
+    gate.set()
+    wait_for(lambda: quiet(server) and not server.state.intake.held)
+    assert ask(server.url).json()["choices"][0]["message"]["content"] == "Hello."
+
+
+def test_counting_tokens_ends_with_the_server(serve: Any, monkeypatch: Any) -> None:
+    server = serve()
+    inside = threading.Event()
+
+    def begin(request: Any, stop: threading.Event) -> Any:
+        inside.set()
+        assert stop.wait(20)
+        raise CancelledError("stopped")
+
+    monkeypatch.setattr(server.engine, "begin", begin)
+    thread, got = background(
+        lambda: httpx.post(
+            server.url + "/v1/messages/count_tokens", json={"messages": HI}, timeout=20
+        )
+    )
+    assert inside.wait(20)
+    server.state.stop_all()
+    thread.join(20)
+    assert got[0].status_code == 503
+
+
+def test_a_prompt_is_not_made_for_a_server_that_stops(chat: Any) -> None:
+    engine = chat.engine(chat.writing("Hello."))
+    stop = Stop()
+    stop.set()
+    with pytest.raises(CancelledError):
+        engine.begin(parse_request(HI), stop)
+    assert not engine.target.passes
 
 
 def test_clients_at_a_time_get_the_texts_that_they_get_in_turn(serve: Any, chat: Any) -> None:
