@@ -156,10 +156,11 @@ class LlamaTokenizer:
     def _tokenize(self, text: str, *, special: bool) -> list[int]:
         """One call of llama.cpp for a short text, several for a long one.
 
-        llama.cpp takes quadratic time in the user-defined pieces of a text, and in Gemma every
-        line end is one: 10 MB of code would take half an hour in one call.
+        llama.cpp takes quadratic time in the special pieces of a text, and in Gemma every line
+        end is one: 10 MB of code would take half an hour in one call, and so would a conversation
+        of 100,000 short messages.
         """
-        boundary = self._boundary if len(text) > _CHUNK else None
+        boundary = self._boundaries[special] if len(text) > _CHUNK else None
         if boundary is None:
             return self._tokenize_at_once(text, special)
         ids: list[int] = []
@@ -172,14 +173,21 @@ class LlamaTokenizer:
         return ids
 
     @cached_property
-    def _boundary(self) -> re.Pattern[str] | None:
-        """What ends where llama.cpp divides a text anyway: cutting there changes no id."""
+    def _boundaries(self) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
+        """What ends where llama.cpp divides a text anyway: cutting there changes no id.
+
+        Of plain text, and of a template's, whose turns end with an end-of-text piece.
+        """
         lib = self._lib
         whole = lib.LLAMA_TOKEN_ATTR_USER_DEFINED | lib.LLAMA_TOKEN_ATTR_CONTROL
-        found = (
+        # white space beside these is dropped, so what follows is not read by itself
+        strips = lib.LLAMA_TOKEN_ATTR_LSTRIP | lib.LLAMA_TOKEN_ATTR_RSTRIP
+        found = {
             self._text(i) for i, attributes in enumerate(self._attributes) if attributes & whole
-        )
-        return _boundary_of({piece for piece in found if piece}, self.special_pieces)
+        } - {""}
+        ends = {self._text(i) for i in self.eos_ids if not self._attributes[i] & strips}
+        special = set(self.special_pieces)
+        return _boundary_of(found, special), _boundary_of(found, special - ends)
 
     def _tokenize_at_once(self, text: str, special: bool) -> list[int]:
         if not text:
@@ -229,7 +237,7 @@ def _is_ordinary(text: str) -> bool:
 
 
 def _boundary_of(pieces: set[str], special: Container[str]) -> re.Pattern[str] | None:
-    """Ordinary pieces that no other piece contains or overlaps, runs of one letter as a whole."""
+    """Pieces that no other contains or overlaps, runs of one letter as a whole; none special."""
     beginnings = {piece[:n] for piece in pieces for n in range(1, len(piece) + 1)}
     endings = {piece[-n:] for piece in pieces for n in range(1, len(piece) + 1)}
     ends = []

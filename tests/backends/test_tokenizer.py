@@ -287,6 +287,37 @@ def test_a_long_text_is_tokenised_as_a_whole(tokenizers: Any, name: str) -> None
     assert tokenizer.encode(text) == tokenizer._tokenize_at_once(text, False)
 
 
+def a_turn(tokenizer: Any, content: str) -> str:
+    start, end = (
+        ("<start_of_turn>", "<end_of_turn>")
+        if tokenizer.adds_bos
+        else ("<|im_start|>", "<|im_end|>")
+    )
+    return f"{start}user\n{content}{end}\n"
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize("name", REAL)
+def test_a_long_conversation_is_tokenised_as_a_whole(tokenizers: Any, name: str) -> None:
+    tokenizer = tokenizers(name)
+    contents = ("", " ", "x\n\n", "  two  words ", "<|im_", "<", "é\n" * 3)
+    text = "".join(a_turn(tokenizer, contents[i * i % 7]) for i in range(900))
+    assert len(text) > 2 * 8192
+    assert tokenizer.encode_special(text) == tokenizer._tokenize_at_once(text, True)
+    assert tokenizer.encode_special(text[:-1]) == tokenizer._tokenize_at_once(text[:-1], True)
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize("name", REAL)
+def test_a_hundred_thousand_messages(tokenizers: Any, name: str) -> None:
+    tokenizer = tokenizers(name)
+    text = a_turn(tokenizer, "x") * 100_000
+    start = time.process_time()
+    ids = tokenizer.encode_special(text)
+    assert time.process_time() - start < 30, "quadratic time would be an hour"
+    assert ids == ids[: len(ids) // 100_000] * 100_000
+
+
 @pytest.mark.weights
 @pytest.mark.parametrize("name", REAL)
 def test_ten_megabytes(tokenizers: Any, name: str) -> None:
