@@ -42,10 +42,11 @@ def test_only_the_named_files_are_committed(root: Path) -> None:
 
 
 def test_nothing_of_the_repository_is_run(root: Path) -> None:
-    hook = root / ".git" / "hooks" / "pre-commit"
-    hook.parent.mkdir(exist_ok=True)
-    hook.write_text("#!/bin/sh\ntouch ran\n")
-    hook.chmod(0o755)
+    for name in ("pre-commit", "prepare-commit-msg", "post-commit", "post-index-change"):
+        hook = root / ".git" / "hooks" / name
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text("#!/bin/sh\ntouch ran\n")
+        hook.chmod(0o755)
     (root / ".git" / "run").write_text("#!/bin/sh\ntouch ran\nexit 1\n")
     (root / ".git" / "run").chmod(0o755)
     for key in ("core.fsmonitor", "diff.external", "gpg.program", "core.pager", "core.editor"):

@@ -40,7 +40,18 @@ def test_words_are_not_read_by_a_shell(tmp_path: Path) -> None:
 
 
 def test_there_is_no_input_and_no_terminal(tmp_path: Path) -> None:
-    ended = run("cat; echo end; cat < /dev/tty || echo none", tmp_path, seconds=10)
+    # what is typed while it runs is for us, not for the command
+    read, write = os.pipe()
+    os.write(write, b"typed by the user")
+    os.close(write)
+    kept = os.dup(0)
+    os.dup2(read, 0)
+    try:
+        ended = run("cat; echo end; cat < /dev/tty || echo none", tmp_path, seconds=10)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+        os.close(read)
     assert ended.output.startswith(b"end\n")
     assert ended.output.endswith(b"none\n")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentspec.aio import Stop
-from agentspec.assistant import events
+from agentspec.assistant import events, tool_command, turn
 from agentspec.assistant.change import Change
 from agentspec.assistant.changes import Journal
 from agentspec.assistant.decide import YES, Command, Decider, Decision, Gate, Refuser
@@ -165,7 +165,16 @@ def test_a_refused_command_does_not_run(table: Table) -> None:
     assert not (table.repository.root / "made").exists()
 
 
-def test_an_allowed_command_runs_unasked_and_without_a_shell(table: Table) -> None:
+def test_an_allowed_command_runs_unasked_and_without_a_shell(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shells: list[bool] = []
+
+    def execute(command: Command, root: Path, *, shell: bool, **more: Any) -> Any:
+        shells.append(shell)
+        return tool_command.execute(command, root, shell=shell, **more)
+
+    monkeypatch.setattr(turn, "execute", execute)
     gate = Gate(Refuser(), allowed=["echo *"])
     talk = table.conversation(
         calling(
@@ -178,6 +187,7 @@ def test_an_allowed_command_runs_unasked_and_without_a_shell(table: Table) -> No
     list(talk.turn("go"))
     assert results(talk)[0].startswith("hi\n[exit code 0")
     assert "nobody to ask" in results(talk)[1]
+    assert shells == [False]
     assert not (table.repository.root / "made").exists()
 
 
@@ -292,7 +302,7 @@ def test_cancelling_within_a_call_makes_none(table: Table) -> None:
     stop = Stop()
     talk = table.conversation([*calling(EDIT)[:9], stop.set, TextPiece("")])
     list(talk.turn("go", stop=stop))
-    assert "tool_calls" not in talk.messages[-1]
+    assert not any("tool_calls" in message for message in talk.messages)
     assert table.path.read_text() == "x = 1\n"
     check(talk.messages)
 
