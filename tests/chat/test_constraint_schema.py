@@ -386,3 +386,39 @@ def test_any_json_as_schema_is_taken_or_refused_by_its_path(tokenizer: Any, sche
         param = WHERE
         assert one.mask().any()
     assert param.startswith(WHERE)
+
+
+def chained(n: int, wrap: Callable[[Any], Any], place: str) -> dict[str, Any]:
+    """Parts that refer to one another one behind the other, the last one first."""
+    parts: dict[str, Any] = {f"d{n}": {"type": "null"}}
+    for i in reversed(range(n)):
+        parts[f"d{i}"] = wrap({"$ref": f"#/{place}/d{i + 1}"})
+    return {place: parts, "$ref": f"#/{place}/d0"}
+
+
+@pytest.mark.parametrize("place", ["$defs", "elsewhere"])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda ref: ref,
+        lambda ref: {"anyOf": [ref, {"type": "integer"}]},
+        lambda ref: {"type": "object", "properties": {"a": ref}},
+    ],
+)
+def test_a_long_way_through_references_is_refused_before_it_ends_the_process(
+    tokenizer: Any, wrap: Any, place: str
+) -> None:
+    constraint.json_schema(chained(10, wrap, place), tokenizer)
+    for n in (1000, 2000):
+        with pytest.raises(InvalidRequestError, match=f"^{WHERE}.* cannot be compiled"):
+            constraint.json_schema(chained(n, wrap, place), tokenizer)
+
+
+def test_parts_that_only_references_lead_to_are_checked_too(tokenizer: Any) -> None:
+    again = {"type": "object", "properties": {"a": {"$ref": "#/y"}}, "required": ["a"]}
+    circle = {"$ref": "#/x", "x": again, "y": {"allOf": [{"$ref": "#/x"}]}}
+    with pytest.raises(InvalidRequestError, match="needs itself"):
+        constraint.json_schema(circle, tokenizer)
+    hidden = {"$ref": "#/x", "x": {"type": "string", "pattern": "((a{1,999}){1,999}){1,999}"}}
+    with pytest.raises(InvalidRequestError, match=r"schema\.x\.pattern cannot be compiled"):
+        constraint.json_schema(hidden, tokenizer)

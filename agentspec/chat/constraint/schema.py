@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 from urllib.parse import unquote
 
@@ -23,6 +24,7 @@ _MAX_KEYS = 1_000
 _MAX_PATTERN = 2_000
 _MAX_ATOMS = 20_000
 _MAX_VISITS = 200_000
+_MAX_NESTED = 500
 _MAX_NOTES = 16
 _SECONDS = 1.0
 
@@ -58,6 +60,7 @@ def schema_grammar(
     for number, (path, node) in enumerate(_nodes(schema, where)):
         _check_size(node, path, number)
         _check_patterns(node, path)
+    _check_depth(schema, where)
     _check_ends(schema, where)
     options: dict[str, Any] = {} if spaced else dict(_SPACING)
     if lenient:
@@ -116,12 +119,20 @@ def _children(node: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _nodes(root: Mapping[str, Any], where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every schema in a schema, with its path."""
-    stack = [(where, root)]
-    while stack:
-        path, node = stack.pop()
+    """Every schema in a schema, with its path; those that only references lead to come last."""
+    stack, referred = [(where, root)], []
+    seen: set[int] = set()
+    while stack or referred:
+        path, node = stack.pop() if stack else referred.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
         yield path, node
         stack += [(path + below, child) for below, child in reversed(_children(node))]
+        ref = node.get("$ref")
+        target = _resolve(root, ref) if isinstance(ref, str) else None
+        if isinstance(target, Mapping):
+            referred.append((where + str(ref)[1:].replace("/", "."), target))
 
 
 def _unknown_keys(root: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
@@ -195,6 +206,51 @@ def pattern_atoms(pattern: str) -> int:
 
 
 # -- references -------------------------------------------------------------------------------
+
+
+def _check_depth(root: Mapping[str, Any], where: str) -> None:
+    """Checks how deep parts lie in one another, references followed.
+
+    llguidance follows them on the stack, and some two thousand end the process. Where parts refer
+    to one another in a circle, the depths of all of them are added up.
+    """
+    depths: dict[str, int] = {}
+    below: dict[str, list[tuple[str, int]]] = {}
+    todo, visits = ["#"], 0
+    while todo:
+        name = todo.pop()
+        node = _resolve(root, name)
+        if name in depths or not isinstance(node, Mapping):
+            continue
+        depths[name], below[name] = 1, []
+        level: list[Mapping[str, Any]] = [node]
+        depth = 0
+        while level and visits <= _MAX_VISITS:
+            depth += 1
+            visits += len(level)
+            depths[name] = depth
+            for part in level:
+                ref = part.get("$ref")
+                if isinstance(ref, str):
+                    below[name].append((ref, depth))
+                    todo.append(ref)
+            level = [child for part in level for _, child in _children(part)]
+    try:
+        deepest: dict[str, int] = {}
+        for name in TopologicalSorter(
+            {n: [ref for ref, _ in b] for n, b in below.items()}
+        ).static_order():
+            inner = [depth + deepest[ref] for ref, depth in below.get(name, ())]
+            deepest[name] = max([depths.get(name, 0), *inner])
+        most = max(deepest.values())
+    except CycleError:
+        most = sum(depths.values())
+    if most > _MAX_NESTED or visits > _MAX_VISITS:
+        raise InvalidRequestError(
+            f"{where} cannot be compiled: its parts lie more than {_MAX_NESTED} deep in one "
+            "another, references followed",
+            param=where,
+        )
 
 
 def _check_ends(root: Mapping[str, Any], where: str) -> None:
