@@ -120,7 +120,8 @@ def _children(node: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
 
 def _nodes(root: Mapping[str, Any], where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every schema in a schema, with its path; those that only references lead to come last."""
-    stack, referred = [(where, root)], []
+    stack: list[tuple[str, Mapping[str, Any]]] = [(where, root)]
+    referred: list[tuple[str, Mapping[str, Any]]] = []
     seen: set[int] = set()
     while stack or referred:
         path, node = stack.pop() if stack else referred.pop()
