@@ -24,6 +24,7 @@ from agentspec.errors import ConfigError
 
 __all__ = ["PROBES", "CostCurve", "CostView", "DraftCost", "Keeper"]
 
+_BUSY = 4.0
 _TABLE = MOST_ROWS + 1
 _REFIT = 8
 """Passes between two fits: one pass moves a curve by little, and a fit takes 0.1 ms."""
@@ -118,10 +119,17 @@ class CostCurve:
         budget: float = 2.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> CostCurve:
-        """Time passes within `budget` seconds; steps are searched for, longer contexts last."""
+        """Time passes within `budget` seconds; steps are searched for, longer contexts last.
+
+        Where one row alone takes all of that, four times as much is spent.
+        """
         probe = Probe(backend, budget=budget, clock=clock)
         try:
             seconds = probe_rows(probe, probes)
+            if len(seconds) == 1 and probe.fits(2):
+                # a busy machine spent it all on one row; that says nothing about what drafts cost
+                probe.prolong(_BUSY * budget)
+                seconds = probe_rows(probe, probes)
             curve = cls(seconds)
             most = max(seconds)
             for rows, took, context in probe_contexts(probe, _FILLED, seconds[most] / most):

@@ -68,6 +68,13 @@ def cost(chosen: Settings, *, measure: bool) -> Iterator[Check]:
         return
     try:
         curve = CostCurve.of(kept)
+        if len(curve.points()) == 1:
+            yield warn(
+                "cost curve",
+                "the one that is kept knows one row only: the machine was busy then",
+                "load the model again while it is idle (agentspec doctor --measure)",
+            )
+            return
         yield verdict(curve)
         if draft is None:
             return

@@ -230,6 +230,7 @@ def _generate(
         messages,
         tools=toolbox.schemas,
         tool_choice="required",
+        parallel_tool_calls=False,
         context=lookup_texts(toolbox),
         max_tokens=MAX_TOKENS,
         temperature=0.0,

@@ -318,3 +318,11 @@ def test_a_catalog_model(weights: Callable[[str], Path]) -> None:
     assert "fail" not in states(found)
     assert str(path) in found["model"]["found"]
     assert "vouches" not in found["checksum"]["found"]
+
+
+def test_a_curve_of_one_row_is_no_verdict(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks(tiny, "--measure")
+    monkeypatch.setattr(CostCurve, "of", lambda kept: CostCurve({1: 0.01}))
+    found = checks(tiny)["cost curve"]
+    assert found["state"] == "warn"
+    assert "one row only" in found["found"]

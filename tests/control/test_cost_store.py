@@ -12,6 +12,7 @@ import pytest
 
 from agentspec.control.cost import CostCurve
 from agentspec.control.cost_store import SAVE_EVERY, learned_cost
+from agentspec.control.json_store import JsonStore
 from agentspec.testing.timed import Clock, TimedBackend
 
 KEY = {"file": ["a.gguf", 1, 2], "threads": 2}
@@ -217,3 +218,21 @@ def test_a_folder_that_cannot_be_written_costs_one_warning(
 
 def test_a_curve_that_is_not_kept_can_be_saved() -> None:
     CostCurve.from_points({1: 1.0}).save()
+
+
+def test_a_busy_machine_leaves_no_curve_of_one_row(tmp_path: Path) -> None:
+    """One pass takes most of the budget: it says nothing of what drafts cost, so more is spent."""
+    desk = Desk(tmp_path, row_seconds=1.5)
+    curve = desk.load()
+    assert len(curve.points()) > 1
+    assert curve(2) == pytest.approx(1.41, rel=0.05)
+    assert desk.spent < 12
+
+
+def test_a_kept_curve_of_one_row_is_measured_again(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    poor = CostCurve({1: desk.row})
+    JsonStore(tmp_path, "cost curve").put(KEY, poor.state(), sync=False)
+    curve = desk.load()
+    assert desk.measured()
+    assert curve(8) == pytest.approx(CPU[8], rel=0.1)
