@@ -9,7 +9,7 @@ from agentspec.backends.base import Tokenizer
 from agentspec.context.habits import habit_index
 from agentspec.context.pool import Corpus
 from agentspec.context.shapes import Shapes
-from agentspec.context.skeleton import HERMES, Skeleton
+from agentspec.context.skeleton import Skeleton
 from agentspec.control.asking import Asking
 from agentspec.control.controller import Controller, CostAwareController, FixedController
 from agentspec.control.cost import CostCurve
@@ -21,7 +21,7 @@ from agentspec.control.survival import Survival
 from agentspec.propose.draft_model import DraftModel
 from agentspec.propose.lookup import Lookup
 from agentspec.syntax.cursor import Cursor
-from agentspec.types import CallShape, Proposer
+from agentspec.types import HERMES, CallShape, Proposer
 
 PARTS = ("lookup", "edit", "skeleton", "habits", "syntax", "survival")
 """What `without` may leave out."""

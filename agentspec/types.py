@@ -336,6 +336,10 @@ class CallShape:
     argument_between: str = ""
 
 
+HERMES = CallShape('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", between="\n")
+"""The calls of Qwen 2.5, Hermes and kin, and of models that have no format of their own."""
+
+
 class Chance(Protocol):
     """Where the engine's random decisions come from.
 

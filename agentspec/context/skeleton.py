@@ -10,15 +10,12 @@ from typing import Any
 from agentspec.backends.base import Tokenizer
 from agentspec.context.index import SEPARATOR, TokenIndex
 from agentspec.errors import InvalidRequestError
-from agentspec.types import CallShape
+from agentspec.types import HERMES, CallShape
 
 _MOST_TOOLS = 256
 _MOST_VALUES = 64
 _MOST_PARTS = 8192
 _LONGEST_VALUE = 256
-
-
-HERMES = CallShape('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", between="\n")
 
 
 class Skeleton:

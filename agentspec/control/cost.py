@@ -224,6 +224,11 @@ class CostCurve:
         if self.keeper is not None:
             self.keeper.save()
 
+    @property
+    def of_one_row(self) -> bool:
+        """True when nothing is known of several rows: it cannot say what drafts cost."""
+        return len(self.points()) == 1
+
     def points(self) -> dict[int, float]:
         """The curve as points, in passes over one row."""
         rows = self._rows if self._filter is None else [1, *sorted(self._filter.rows)]

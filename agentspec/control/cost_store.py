@@ -39,8 +39,7 @@ def learned_cost(
     store = JsonStore(folder or _default_folder(), "cost curve")
     curve = _known(store, key, CostCurve.of)
     # one of one row is what a busy machine left: it would say that no draft can ever pay
-    known = curve is not None and len(curve.points()) > 1
-    fresh = curve is None or not known or not curve.agrees(target, budget=check, clock=clock)
+    fresh = curve is None or curve.of_one_row or not curve.agrees(target, budget=check, clock=clock)
     if curve is None or fresh:
         curve = CostCurve.measure(target, budget=budget, clock=clock)
         store.put(key, curve.state(), sync=False)

@@ -68,7 +68,7 @@ def cost(chosen: Settings, *, measure: bool) -> Iterator[Check]:
         return
     try:
         curve = CostCurve.of(kept)
-        if len(curve.points()) == 1:
+        if curve.of_one_row:
             yield warn(
                 "cost curve",
                 "the one that is kept knows one row only: the machine was busy then",

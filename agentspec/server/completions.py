@@ -12,7 +12,8 @@ from agentspec.server.errors import Failure, body_of, unsupported
 from agentspec.server.jobs import Idle, Step
 from agentspec.server.schema.common import given, refuse_if
 from agentspec.server.schema.completions import CompletionsRequest
-from agentspec.server.statistics import llama_timings, usage_of, vllm_metrics
+from agentspec.server.statistics import statistics_of, usage_of
+from agentspec.server.writing import writing_options
 from agentspec.wire import TokenLogprob
 
 
@@ -32,25 +33,11 @@ class CompletionsDialect:
         )
         return parse_text_request(
             _prompt(body.prompt),
+            **writing_options(body),
             **given(
                 max_tokens=body.max_tokens,
-                temperature=body.temperature,
-                top_p=body.top_p,
-                top_k=body.top_k,
-                min_p=body.min_p,
-                presence_penalty=body.presence_penalty,
-                frequency_penalty=body.frequency_penalty,
-                repetition_penalty=body.repetition_penalty or body.repeat_penalty,
-                seed=body.seed,
-                stop=body.stop,
-                stop_token_ids=body.stop_token_ids,
-                logit_bias=body.logit_bias,
                 logprobs=None if body.logprobs is None else True,
                 top_logprobs=body.logprobs,
-                prediction=body.prediction,
-                grammar=body.grammar,
-                speculation=body.speculation,
-                context=body.context,
             ),
         )
 
@@ -72,8 +59,7 @@ class CompletionsDialect:
                 }
             ],
             "usage": completion.usage.model_dump(),
-            "metrics": vllm_metrics(answer.stats),
-            "timings": llama_timings(answer.stats),
+            **statistics_of(answer.stats),
         }
 
     def stream(self, body: CompletionsRequest, answer: Answer) -> CompletionsStream:
@@ -120,8 +106,7 @@ class CompletionsStream:
         return self._chunk("", {"prompt_progress": progress})
 
     def end(self) -> str:
-        stats = self._answer.stats
-        statistics = {"metrics": vllm_metrics(stats), "timings": llama_timings(stats)}
+        statistics = statistics_of(self._answer.stats)
         finish = self._answer.finish
         if not self._usage:
             return self._chunk("", statistics, finish=finish) + sse.DONE

@@ -11,7 +11,8 @@ from agentspec.server.errors import Failure, body_of
 from agentspec.server.jobs import Idle, Step
 from agentspec.server.schema.chat import ChatRequest
 from agentspec.server.schema.common import given, refuse_if
-from agentspec.server.statistics import llama_timings, usage_of, vllm_metrics
+from agentspec.server.statistics import statistics_of, usage_of
+from agentspec.server.writing import writing_options
 from agentspec.wire import ChoiceDelta, TokenLogprob
 
 
@@ -37,29 +38,15 @@ class ChatDialect:
         )
         return parse_request(
             body.messages,
+            **writing_options(body),
             **given(
                 tools=body.tools,
                 tool_choice=body.tool_choice,
                 parallel_tool_calls=body.parallel_tool_calls,
                 response_format=body.response_format,
                 max_tokens=body.max_completion_tokens or body.max_tokens,
-                temperature=body.temperature,
-                top_p=body.top_p,
-                top_k=body.top_k,
-                min_p=body.min_p,
-                presence_penalty=body.presence_penalty,
-                frequency_penalty=body.frequency_penalty,
-                repetition_penalty=body.repetition_penalty or body.repeat_penalty,
-                seed=body.seed,
-                stop=body.stop,
-                stop_token_ids=body.stop_token_ids,
-                logit_bias=body.logit_bias,
                 logprobs=body.logprobs,
                 top_logprobs=body.top_logprobs,
-                prediction=body.prediction,
-                grammar=body.grammar,
-                speculation=body.speculation,
-                context=body.context,
             ),
         )
 
@@ -90,8 +77,7 @@ class ChatDialect:
                 }
             ],
             "usage": completion.usage.model_dump(),
-            "metrics": vllm_metrics(answer.stats),
-            "timings": llama_timings(answer.stats),
+            **statistics_of(answer.stats),
             "speculation": speculation.model_dump() if speculation else None,
         }
 
@@ -125,10 +111,7 @@ class ChatStream:
 
     def end(self) -> str:
         answer = self._answer
-        statistics = {
-            "metrics": vllm_metrics(answer.stats),
-            "timings": llama_timings(answer.stats),
-        }
+        statistics = statistics_of(answer.stats)
         if not self._usage:
             return self._chunk({}, statistics, finish=answer.finish) + sse.DONE
         last = {

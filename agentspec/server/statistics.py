@@ -15,6 +15,11 @@ def usage_of(answer: Answer) -> Usage:
     return answer.completion().usage
 
 
+def statistics_of(stats: TurnStats) -> dict[str, Any]:
+    """What vLLM and llama-server add to an answer, under their names."""
+    return {"metrics": vllm_metrics(stats), "timings": llama_timings(stats)}
+
+
 def llama_timings(stats: TurnStats) -> dict[str, Any]:
     """The `timings` object of llama-server; times in milliseconds."""
     read = stats.prompt_tokens - stats.cached_tokens

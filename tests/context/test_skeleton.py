@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentspec.context.index import SEPARATOR
-from agentspec.context.skeleton import HERMES, Skeleton, parts
+from agentspec.context.skeleton import Skeleton, parts
 from agentspec.errors import InvalidRequestError
 from agentspec.testing.scripted import ScriptedTokenizer
-from agentspec.types import CallShape
+from agentspec.types import HERMES, CallShape
 
 SHAPE = CallShape("<", ":", ">")
 

@@ -15,9 +15,8 @@ from agentspec.chat.constraint.gbnf import MAX_GRAMMAR, checked, gbnf_to_lark, i
 from agentspec.chat.constraint.matcher import GrammarConstraint, compile_lark
 from agentspec.chat.constraint.schema import schema_grammar
 from agentspec.chat.constraint.thinking import AfterThinking
-from agentspec.chat.tools.hermes_json import HermesJson
 from agentspec.errors import InvalidRequestError
-from agentspec.types import CallShape, Constraint
+from agentspec.types import HERMES, CallShape, Constraint
 from agentspec.wire import Tool
 
 __all__ = [
@@ -30,9 +29,6 @@ __all__ = [
     "json_schema",
     "tool_calls",
 ]
-
-HERMES = HermesJson.shape
-"""The calls of Qwen 2.5, Hermes and kin."""
 
 _SCHEMA = "response_format.json_schema.schema"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from agentspec.chat.tools.json_calls import JsonMachine
 from agentspec.chat.tools.machine import Family, Reading
-from agentspec.types import CallShape
+from agentspec.types import HERMES
 
 OPEN_TAG = "<tool_call>"
 CLOSE_TAG = "</tool_call>"
@@ -33,7 +33,5 @@ class HermesJson(Family):
     """The format of Qwen 2.5, Hermes and kin, and of models that have none of their own."""
 
     name = "hermes_json"
-    shape = CallShape(
-        '<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>", between="\n"
-    )
+    shape = HERMES
     machine = HermesMachine
