@@ -114,3 +114,21 @@ class Chat:
 @pytest.fixture(scope="session")
 def chat() -> Chat:
     return Chat()
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Small model files over a vocabulary of bytes, made once per module: `tiny(kind)`."""
+    pytest.importorskip("llama_cpp")
+    pytest.importorskip("gguf")
+    from agentspec.testing.gguf import write_tiny
+
+    folder = tmp_path_factory.mktemp("tiny")
+    made: dict[str, Path] = {}
+
+    def make(kind: Any) -> Path:
+        if kind not in made:
+            made[kind] = write_tiny(folder / f"{kind}.gguf", kind, vocab="bytes")
+        return made[kind]
+
+    return make

@@ -24,6 +24,7 @@ from agentspec.errors import (
 )
 from agentspec.request import parse_request
 from agentspec.testing.scripted import ScriptedBackend
+from tests.threads import start, wait_for
 
 HI = [{"role": "user", "content": "hi"}]
 FLAT = CostCurve.from_points({1: 1.0, 64: 1.3})
@@ -74,23 +75,10 @@ class Cells(ScriptedBackend):
         return new
 
 
-def start(work: Callable[[], Any]) -> threading.Thread:
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return thread
-
-
 def join(*threads: threading.Thread) -> None:
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.001)
 
 
 def text_of(chunks: Any) -> str:

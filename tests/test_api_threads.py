@@ -23,6 +23,7 @@ from agentspec.errors import (
     EngineClosedError,
 )
 from agentspec.testing.scripted import ScriptedBackend
+from tests.threads import start, wait_for
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -50,23 +51,10 @@ class Gated(ScriptedBackend):
             self.inside -= 1
 
 
-def start(work: Callable[[], Any]) -> threading.Thread:
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return thread
-
-
 def join(*threads: threading.Thread) -> None:
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.001)
 
 
 def waiting(engine: Any) -> int:

@@ -17,23 +17,6 @@ from agentspec.errors import BackendError, ConfigError, ExactModeError, ModelErr
 HI = [{"role": "user", "content": "hi"}]
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    pytest.importorskip("llama_cpp")
-    pytest.importorskip("gguf")
-    from agentspec.testing.gguf import write_tiny
-
-    folder = tmp_path_factory.mktemp("tiny")
-    made: dict[str, Path] = {}
-
-    def make(kind: Any) -> Path:
-        if kind not in made:
-            made[kind] = write_tiny(folder / f"{kind}.gguf", kind, vocab="bytes")
-        return made[kind]
-
-    return make
-
-
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
     """`load_engine` on one thread, with all that is kept in folders of the test."""

@@ -22,23 +22,6 @@ def ask(n: int, system: str = LONG) -> list[dict[str, str]]:
     ]
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    pytest.importorskip("llama_cpp")
-    pytest.importorskip("gguf")
-    from agentspec.testing.gguf import write_tiny
-
-    folder = tmp_path_factory.mktemp("tiny")
-    made: dict[str, Path] = {}
-
-    def make(kind: Any) -> Path:
-        if kind not in made:
-            made[kind] = write_tiny(folder / f"{kind}.gguf", kind, vocab="bytes")
-        return made[kind]
-
-    return make
-
-
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Any]:
     monkeypatch.setattr("agentspec.audit.store._default_folder", lambda: tmp_path / "kept")
