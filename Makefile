@@ -13,6 +13,10 @@ PIP := PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --disable-pip-version-
 STAMPS := $(VENV)/.stamps
 
 FAST := not weights and not slow and not soak and not vllm
+# A process for each core; tests with real models have the machine for themselves.
+PARALLEL := -n logical --maxprocesses 8 --dist worksteal
+# With PYTEST_ARGS='-k …' one of the two runs may have nothing to do, which pytest says with 5.
+OR_NONE := || [ $$? -eq 5 ]
 PAIR := qwen2.5-coder-1.5b qwen2.5-coder-0.5b
 WEIGHTS := smollm2-135m gemma3-270m $(PAIR)
 
@@ -30,10 +34,12 @@ demo: setup ## set up everything, then an agent runs plain and accelerated, side
 
 test: setup lint ## set up everything, then the linters, the type checker and all tests
 	@$(VENV)/bin/agentspec models pull $(WEIGHTS)
-	@$(PY) -m pytest -m "not soak and not vllm" --hypothesis-profile fixed $(PYTEST_ARGS)
+	@$(PY) -m pytest -m "$(FAST)" --hypothesis-profile fixed $(PARALLEL) $(PYTEST_ARGS) $(OR_NONE)
+	@$(PY) -m pytest -m "(weights or slow) and not soak and not vllm" --hypothesis-profile fixed \
+		$(PYTEST_ARGS) $(OR_NONE)
 
 check: lint ## the linters, the type checker and the fast tests: no model files, no compiler
-	@$(PY) -m pytest -m "$(FAST)" $(PYTEST_ARGS)
+	@$(PY) -m pytest -m "$(FAST)" $(PARALLEL) $(PYTEST_ARGS)
 
 lint: $(STAMPS)/dev ## the linters and the type checker
 	@$(PY) -m ruff format --check --quiet --diff
@@ -52,7 +58,7 @@ $(STAMPS)/venv: scripts/venv.sh
 
 $(STAMPS)/dev: $(STAMPS)/venv pyproject.toml setup.py constraints.txt
 	@echo "installing agentspec and its development tools into $(VENV)"
-	@$(PIP) -c constraints.txt --group dev -e '.[server]'
+	@$(PIP) -c constraints.txt --group dev -e '.[server,chat]'
 	@touch $@
 
 $(STAMPS)/llama: $(STAMPS)/venv constraints.txt scripts/llama.sh
@@ -60,8 +66,8 @@ $(STAMPS)/llama: $(STAMPS)/venv constraints.txt scripts/llama.sh
 	@touch $@
 
 $(STAMPS)/full: $(STAMPS)/dev $(STAMPS)/llama
-	@echo "installing agentspec with llama, server, hub and bench into $(VENV)"
-	@$(PIP) -c constraints.txt -e '.[llama,server,hub,bench]'
+	@echo "installing agentspec with all it needs but torch into $(VENV)"
+	@$(PIP) -c constraints.txt -e '.[llama,server,chat,hub,bench]'
 	@touch $@
 
 clean: ## remove what building, linting and testing left; keep the environment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from agentspec.chat.tools.base import CallFormat
 from agentspec.chat.tools.formats import detect
 from agentspec.control.cost import CostCurve
 from agentspec.control.rows import ANY_ROWS, RowClass
-from agentspec.drafting import Drafting
+from agentspec.drafting import Drafting, Seat
 from agentspec.engine.kept import SessionStore
 from agentspec.engine.kept import session_key as named_key
 from agentspec.engine.sampling import SeededChance
@@ -107,11 +107,11 @@ class Engine:
             pool.restore(sessions)
             with suppress(ValueError):
                 self._memory.load(sessions.note() or "[]")
-        self._seats = self._seated(library)
+        self._seats: list[Seat] = self._seated(library)
         self._library = library
         self._encode_file = lru_cache(maxsize=256)(target.tokenizer.encode)
 
-    def _seated(self, library: Library | None) -> list[Drafting]:
+    def _seated(self, library: Library | None) -> list[Seat]:
         """The proposers of each slot; a draft model with fewer sequences serves the first ones."""
         slots, draft, target = self._scheduler.pool.slots, self.draft, self.target
         models: list[DraftModel | None] = [None] * len(slots)
@@ -140,6 +140,17 @@ class Engine:
     def tokens(self) -> list[int]:
         """The committed tokens of the live sequence that was used last: a prompt, its answer."""
         return list(self._scheduler.pool.latest.sequence.tokens)
+
+    @property
+    def plain_per_second(self) -> float | None:
+        """Tokens per second of plain decoding as far as the cost curve knows: an estimate.
+
+        One token per pass, at the time that a pass of one row takes on this device as measured so
+        far; None where nothing was measured.
+        """
+        seconds = self.cost.row_seconds() if self.cost is not None else 0.0
+        # a curve that was given instead of measured says exactly 1
+        return 1 / seconds if seconds > 0 and seconds != 1.0 else None
 
     def slots(self) -> list[SlotState]:
         """What each live sequence holds and does at this moment; may be asked while they run."""
@@ -231,6 +242,19 @@ class Engine:
             raise EngineClosedError("the engine was closed; load it again")
         with self._scheduler.alone() as backend:
             yield backend
+
+    @contextmanager
+    def drafting_as(self, change: Callable[[Seat], Seat]) -> Iterator[None]:
+        """Answers that begin in the block draft as `change` makes of each live sequence's seat.
+
+        To watch every pass, or to draft as another engine does; texts stay the target's own.
+        """
+        seats = self._seats
+        self._seats = [change(seat) for seat in seats]
+        try:
+            yield
+        finally:
+            self._seats = seats
 
     def cancel(self) -> None:
         """Stop all running requests within their pass; each raises CancelledError."""
@@ -404,7 +428,7 @@ class Engine:
         begun = (at for at in range(n - 1, max(0, n - _LAST_TOKENS), -1) if special(prompt[at]))
         return [*[at for at in [next(begun, 0)] if at], n - 1]
 
-    def _proposers(self, request: Request, seat: Drafting) -> list[Proposer]:
+    def _proposers(self, request: Request, seat: Seat) -> list[Proposer]:
         wanted = request.speculation
         enabled = self.speculation if wanted.enabled is None else wanted.enabled
         if not enabled or wanted.k == 0:

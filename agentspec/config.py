@@ -43,6 +43,8 @@ _FALSE = frozenset({"0", "false", "no", "off"})
 
 KvType = Literal["f32", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 FlashAttention = Literal["auto", "on", "off"]
+BackendName = Literal["auto", "llama_cpp", "torch"]
+DType = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,24 @@ class Rule:
 
 
 RULES: Mapping[str, Rule] = {
-    "model": Rule("text", "target: a catalog name or the path of a GGUF file"),
-    "draft": Rule("text", "draft model: a catalog name or the path of a GGUF file"),
+    "model": Rule(
+        "text", "target: a catalog name, the path of a GGUF file or model folder, or hf:org/name"
+    ),
+    "draft": Rule("text", "draft model: the same"),
+    "backend": Rule(
+        "choice",
+        "library that runs the model; auto: torch for model folders, llama.cpp for GGUF files",
+        choices=("auto", "llama_cpp", "torch"),
+    ),
+    "device": Rule(
+        "text", "device of the torch backend: auto, cpu, cuda, cuda:1, mps, or map (several GPUs)"
+    ),
+    "dtype": Rule(
+        "choice",
+        "number format of the torch backend's weights; auto: float32 on a CPU",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        project=True,
+    ),
     "template": Rule("text", "chat template: Jinja source, chatml or gemma"),
     "models_dir": Rule("path", "folder that pulled models are kept in", variable=f"{PREFIX}MODELS"),
     "n_ctx": Rule("int", "context window in tokens", low=16, project=True),
@@ -98,6 +116,7 @@ RULES: Mapping[str, Rule] = {
         "commands that the assistant runs unasked, a last * for any further words; in the "
         "environment separated by semicolons",
     ),
+    "test_command": Rule("text", "how the assistant runs the tests of a project"),
     "host": Rule("text", "address that the server listens on"),
     "port": Rule("int", "port that the server listens on; 0: any", high=65535),
     "api_key": Rule("text", "key that the server asks for", secret=True),
@@ -117,6 +136,9 @@ class Settings:
 
     model: str | None = None
     draft: str | None = None
+    backend: BackendName = "auto"
+    device: str = "auto"
+    dtype: DType = "auto"
     template: str | None = None
     models_dir: Path | None = None
     n_ctx: int = 8192
@@ -135,6 +157,7 @@ class Settings:
     sessions_salt: str | None = None
     normalise: Literal["off", "cch"] = "off"
     allow_commands: tuple[str, ...] = ()
+    test_command: str | None = None
     host: str = "127.0.0.1"
     port: int = 8080
     api_key: str | None = field(default=None, repr=False)

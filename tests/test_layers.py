@@ -57,6 +57,7 @@ LAYERS: dict[str, set[str]] = {
     "bench": API | {"bench", "audit", "replay", "testing"},
     "server": API | {"server"},
     "assistant": API | {"assistant"},
+    "terminal": API | {"assistant", "terminal"},
     "adapters": API | {"adapters"},
     "cli": EVERYTHING,
     "": EVERYTHING,

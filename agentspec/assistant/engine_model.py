@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -18,6 +19,7 @@ from agentspec.assistant.model import (
     Piece,
     TextPiece,
     ThinkingPiece,
+    TokenPiece,
     WireMessage,
 )
 from agentspec.chat.stream import AnswerDelta
@@ -26,14 +28,19 @@ from agentspec.request import parse_request
 
 
 class EngineModel:
-    """Answers of an Engine; `options` are those of `agentspec.complete`, for every answer."""
+    """Answers of an Engine; `options` are those of `agentspec.complete`, for every answer.
 
-    def __init__(self, engine: Engine, **options: Any) -> None:
+    With `tokens`, every token comes as a TokenPiece too.
+    """
+
+    def __init__(self, engine: Engine, *, tokens: bool = False, **options: Any) -> None:
         self.engine = engine
+        self.tokens = tokens
         self.name = engine.model
         self.n_ctx = engine.target.n_ctx
         self.options = options
         self._length = lru_cache(maxsize=4096)(self._measure)
+        self._request = ""
 
     def answer(
         self,
@@ -50,9 +57,15 @@ class EngineModel:
             options["max_tokens"] = max_tokens
         request = parse_request(list(messages), tools=list(tools) or None, **options)
         answer, events = self.engine.begin(request, stop)
+        tokenizer = self.engine.target.tokenizer
+        utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._request = answer.id
         with closing(events):
             for event in events:
+                self._request = ""
                 answer.add(event)
+                if self.tokens and event.token not in tokenizer.eos_ids:
+                    yield TokenPiece(utf8.decode(tokenizer.piece(event.token)), event.source)
                 for delta in event.deltas:
                     piece = _piece(delta, event.source)
                     if piece is not None:
@@ -64,6 +77,22 @@ class EngineModel:
             speculation_stats(answer.stats),
             time.perf_counter() - begun,
         )
+
+    def plain(self) -> EngineModel:
+        """The same engine without speculation."""
+        return EngineModel(self.engine, **{**self.options, "speculation": False})
+
+    def plain_per_second(self) -> float | None:
+        """As `Speculating.plain_per_second`."""
+        return self.engine.plain_per_second
+
+    def reading(self) -> tuple[int, int] | None:
+        """As `Speculating.reading`."""
+        request = self._request
+        for slot in self.engine.slots() if request else ():
+            if slot.request == request and slot.prompt_read < slot.prompt_tokens:
+                return slot.prompt_read, slot.prompt_tokens
+        return None
 
     def count(self, text: str) -> int:
         return self._length(text)

@@ -28,6 +28,14 @@ class Thinking:
 
 
 @dataclass(frozen=True, slots=True)
+class Token:
+    """One token as it was written, and who proposed it; only from models that give them."""
+
+    text: str
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CallWriting:
     """The model has begun to write a call; its arguments still come."""
 
@@ -125,6 +133,7 @@ class TurnEnded:
 Event = (
     Text
     | Thinking
+    | Token
     | CallWriting
     | CallBegun
     | ChangeProposed

@@ -89,6 +89,10 @@ class HeldFiles:
                 found.append(text)
         return found
 
+    def forget(self) -> None:
+        """The model has seen none of them: the conversation begins anew."""
+        self._told.clear()
+
     def seen(self, paths: Iterable[str]) -> None:
         """The model knows these as they are now, for it changed them itself."""
         for path in paths:

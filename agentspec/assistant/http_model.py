@@ -122,6 +122,27 @@ class HttpModel:
                     f"{self.url} broke off the answer ({_why(error)}); see the server's log"
                 ) from error
 
+    def plain(self) -> HttpModel:
+        """The same model without speculation; only a server of agentspec hears that."""
+        return HttpModel(
+            self.url,
+            name=self.name,
+            key=self._key,
+            n_ctx=self.n_ctx,
+            **{**self.options, "speculation": False},
+        )
+
+    def plain_per_second(self) -> float | None:
+        """Not known of a server."""
+        return None
+
+    def reading(self) -> tuple[int, int] | None:
+        """Not known of a server."""
+        return None
+
+    def close(self) -> None:
+        """Nothing: each request has a connection of its own."""
+
     def count(self, text: str) -> int:
         return int(len(text) / _CHARS_PER_TOKEN) + 1
 

@@ -41,6 +41,17 @@ class CallPiece:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenPiece:
+    """One token as the model wrote it, call markers included, and who proposed it.
+
+    Only where a model was asked for them; the other pieces say the same in their own way.
+    """
+
+    text: str
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MalformedPiece:
     """The text just given looked like a tool call and could not be read; `why` is one word."""
 
@@ -57,7 +68,7 @@ class Finished:
     seconds: float = 0.0
 
 
-Piece = TextPiece | ThinkingPiece | CallPiece | MalformedPiece | Finished
+Piece = TextPiece | ThinkingPiece | CallPiece | TokenPiece | MalformedPiece | Finished
 
 
 class Model(Protocol):
@@ -83,4 +94,23 @@ class Model(Protocol):
 
     def count(self, text: str) -> int:
         """About how many tokens a text has."""
+        ...
+
+
+class Speculating(Model, Protocol):
+    """A model that can say what speculation does for it."""
+
+    def plain(self) -> Model:
+        """The same model without speculation."""
+        ...
+
+    def plain_per_second(self) -> float | None:
+        """Tokens per second without speculation, an estimate; None where nothing is known."""
+        ...
+
+    def reading(self) -> tuple[int, int] | None:
+        """How many tokens of how many of the prompt are read, None outside of that.
+
+        May be asked from any thread.
+        """
         ...

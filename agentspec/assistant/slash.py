@@ -59,7 +59,7 @@ _ALL = (
     SlashCommand("compact", "nothing", "", "Shorten the conversation now"),
     SlashCommand("clear", "nothing", "", "Forget the conversation; files and changes stay"),
     SlashCommand("save", "text", "[FILE]", "Write the conversation to a file"),
-    SlashCommand("load", "text", "ID", "Go on with another session", 1),
+    SlashCommand("load", "text", "[ID]", "Go on with another session; list them without an ID"),
     SlashCommand("exit", "nothing", "", "Leave", other=("quit", "q")),
 )  # fmt: skip
 

@@ -25,6 +25,7 @@ from agentspec.assistant.model import (
     Model,
     TextPiece,
     ThinkingPiece,
+    TokenPiece,
     WireMessage,
 )
 from agentspec.assistant.repository import Repository, shown
@@ -252,6 +253,8 @@ class Conversation:
                         elif piece.name and not known.name:
                             known.name = piece.name
                         known.arguments += piece.arguments
+                    elif isinstance(piece, TokenPiece):
+                        yield events.Token(piece.text, piece.source)
                     elif isinstance(piece, MalformedPiece):
                         malformed = piece.why
                     else:

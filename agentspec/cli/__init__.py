@@ -16,6 +16,7 @@ __all__ = ["main"]
 # the attribute `x` of the module agentspec.cli.x, `-` written as `_` in both.
 _COMMANDS = {
     "bench": "Measure plain against accelerated decoding.",
+    "chat": "Work with a model in a repository.",
     "complete": "Answer one request.",
     "config": "Show settings and where each comes from; change them.",
     "doctor": "Check the installation, a model and its draft model.",

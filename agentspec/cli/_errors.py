@@ -20,8 +20,8 @@ _JSON = "agentspec.json"
 
 EXIT_CODES_HELP = (
     "Exit codes: 0 ok, 1 failure, 2 wrong usage or invalid input, 3 verification found a defect, "
-    "130 interrupted. With --json, an error is also one object on standard output: "
-    '{"error": {"type": …, "message": …}}.'
+    "4 the model was not done (chat -p), 130 interrupted. With --json, an error is also one object "
+    'on standard output: {"error": {"type": …, "message": …}}.'
 )
 
 
@@ -32,6 +32,7 @@ class ExitCode(enum.IntEnum):
     FAILURE = 1
     USAGE = 2
     DEFECT = 3
+    UNFINISHED = 4
     INTERRUPTED = 130
 
 
@@ -102,7 +103,13 @@ def _exit_code(error: AgentspecError) -> ExitCode:
 def _asks_for_json(args: Sequence[str]) -> bool:
     # Read from the arguments themselves: a usage error leaves no parsed options behind.
     before = args[: args.index("--")] if "--" in args else args
-    return "--json" in before
+    formats = [*before[1:], ""]
+    for name, value in zip(before, formats, strict=True):
+        if name == "--output-format" and "json" in value:
+            return True
+    return "--json" in before or any(
+        arg.startswith("--output-format=") and "json" in arg for arg in before
+    )
 
 
 def _print_json(error: BaseException, message: str) -> None:

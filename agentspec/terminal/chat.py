@@ -1,0 +1,290 @@
+"""`agentspec chat`: a line, a turn, a line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console
+
+from agentspec.aio import Stop
+from agentspec.assistant import events
+from agentspec.assistant.compare import Comparison, RecordingModel
+from agentspec.assistant.mentions import mentioned_text, mentions
+from agentspec.assistant.model import Speculating
+from agentspec.assistant.open import Session
+from agentspec.assistant.repository import Repository
+from agentspec.assistant.slash import parse_slash
+from agentspec.errors import AgentspecError, CancelledError
+from agentspec.terminal.ask import TerminalDecider
+from agentspec.terminal.commands import Commands, Leave
+from agentspec.terminal.interrupts import Interrupts, forget_typed
+from agentspec.terminal.opening import Opening
+from agentspec.terminal.screen import Screen
+from agentspec.terminal.speed import Speed, status
+
+if TYPE_CHECKING:
+    from agentspec.terminal.prompt import Prompt
+
+_LEAVES_AFTER = 1.0
+
+
+class LoadedModel(Speculating, Protocol):
+    """A model that can be closed."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How the program makes what it needs: a model by name, and a session over a model.
+
+    `session` takes the model, who decides, the id of a session to go on with ("" the latest, None
+    a new one) and where to report how far the repository is indexed.
+    """
+
+    model: Callable[[str | None], LoadedModel]
+    session: Callable[
+        [RecordingModel, TerminalDecider, str | None, Callable[[int, int], None]], Session
+    ]
+
+
+class Chat:
+    """The program. `run` returns when the user leaves; `close` frees everything.
+
+    `resume` is as of Ways.session. `greedy` says that the same request gives the same text.
+    """
+
+    def __init__(
+        self,
+        ways: Ways,
+        repository: Repository,
+        prompt: Prompt,
+        console: Console,
+        *,
+        resume: str | None = None,
+        test_command: str = "",
+        greedy: bool = True,
+        by_source: bool = False,
+    ) -> None:
+        self.screen = Screen(console, by_source=by_source)
+        self.repository = repository
+        self.test_command = test_command
+        self.greedy = greedy
+        self.compared: Comparison | None = None
+        self.explained: list[str] = []
+        self._ways = ways
+        self._prompt = prompt
+        self._interrupts: Interrupts | None = None
+        self._stopped = 0.0
+        self.model: LoadedModel = ways.model(None)
+        self.recording = RecordingModel(self.model)
+        self.speed = Speed(self.model.n_ctx)
+        self._opening = self._open(resume)
+        self._commands = Commands(self)
+
+    @property
+    def session(self) -> Session:
+        """The session; waits for it."""
+        if not self._opening.ready:
+            self.screen.waiting.show(self._opening.state)
+            try:
+                return self._opening.wait()
+            finally:
+                self.screen.waiting.clear()
+        return self._opening.wait()
+
+    def run(self) -> None:
+        """Until the user leaves. Raises what opening the session or loading the model raised."""
+        self._greet()
+        told = False
+        while True:
+            try:
+                line = self._prompt.request()
+            except EOFError:
+                if self._opening.error is not None:
+                    raise self._opening.error from None
+                return
+            except KeyboardInterrupt:
+                if time.monotonic() - self._stopped < _LEAVES_AFTER:
+                    self.screen.note("Ctrl-C again leaves")
+                    self._stopped = 0.0
+                    continue
+                return
+            try:
+                if not told:
+                    told = True
+                    for note in self.session.notes:
+                        self.screen.warn(note)
+                if not self._line(line):
+                    return
+            except KeyboardInterrupt:
+                self._stopped = time.monotonic()
+                self.screen.warn("stopped")
+            except CancelledError:
+                self._stopped = time.monotonic()
+                self.screen.warn("stopped")
+            except (AgentspecError, OSError) as error:
+                if error is self._opening.error:
+                    raise
+                self.screen.error(str(error) or type(error).__name__)
+            finally:
+                self.screen.end()
+
+    def close(self) -> None:
+        """Close session and model; safe to call twice."""
+        try:
+            self.screen.close()
+        finally:
+            try:
+                self._opening.close()
+            finally:
+                self.model.close()
+
+    def confirm(self, question: str) -> bool:
+        """Ask the user; no where she leaves the question."""
+        with suppress(KeyboardInterrupt, EOFError):
+            return self._ask(f"{question} (yes, no) ", "").strip().lower() in ("y", "yes")
+        return False
+
+    def interruptible(self, work: Callable[[Stop], None]) -> None:
+        """Work that Ctrl-C ends by setting what it is given."""
+        stop = Stop()
+        self._interrupts = Interrupts(stop)
+        try:
+            with self._interrupts.listening():
+                work(stop)
+        finally:
+            self._interrupts = None
+            self.screen.end()
+            if stop.is_set():
+                self._stopped = time.monotonic()
+
+    def switch_model(self, name: str) -> None:
+        """Go on with another model; the one before is freed first: both may not fit."""
+        before = self.model
+        before.close()
+        self.screen.waiting.show(f"loading {name}")
+        try:
+            self.model = self._ways.model(name)
+            self.model.count("")  # waits for it
+        except BaseException:
+            self.model.close()
+            self.model = self._ways.model(None)
+            raise
+        finally:
+            self.screen.waiting.clear()
+            self.recording.use(self.model)
+            self.recording.forget()
+            self.speed = Speed(self.model.n_ctx)
+            self.compared, self.explained = None, []
+
+    def switch_session(self, id_: str) -> None:
+        """Go on with another session; the one before stays where it cannot be opened."""
+        before = self._opening
+        opening = self._open(id_)
+        try:
+            opening.wait()
+        except BaseException:
+            opening.close()
+            raise
+        self._opening = opening
+        before.close()
+        self.screen.note(
+            f"session {self.session.log.id}: {len(self.session.log.messages)} messages"
+        )
+
+    def _open(self, resume: str | None) -> Opening:
+        decider = TerminalDecider(self._ask, self.screen.warn, self._paused)
+        recording = self.recording
+        return Opening(
+            lambda progress: self._ways.session(recording, decider, resume, progress),
+            self._prompt.fail,
+        )
+
+    def _greet(self) -> None:
+        where = self.repository.root.name or str(self.repository.root)
+        self.screen.note(f"{self.model.name} in {where} · /help says what can be typed")
+        if not self.repository.git:
+            self.screen.warn("this is no git repository: /undo works, /diff and /commit do less")
+
+    def _line(self, line: str) -> bool:
+        """Do what was typed; False to leave."""
+        if not line.strip():
+            return True
+        typed = parse_slash(line)
+        if typed is None:
+            self._turn(line.strip())
+            return True
+        try:
+            self._commands.run(typed)
+        except Leave:
+            return False
+        return True
+
+    def _turn(self, text: str) -> None:
+        session = self.session
+        conversation = session.conversation
+        paths = [entry.path for entry in session.repository.texts()] if "@" in text else []
+        files = mentioned_text(session.repository, mentions(text, paths))
+        for news in session.held.news():
+            conversation.note(news)
+        self.recording.forget()
+        self.compared, self.explained = None, []
+        self.speed = Speed(self.model.n_ctx)
+
+        def work(stop: Stop) -> None:
+            self.screen.begin(self._reading)
+            happened = conversation.turn(f"{text}\n\n{files}" if files else text, stop=stop)
+            with closing(happened):
+                for event in happened:
+                    self.screen.show(event)
+                    if isinstance(event, events.Answered):
+                        self._answered(event)
+                    elif isinstance(event, events.TurnEnded):
+                        session.held.seen(event.changed)
+                        self._ended(event)
+
+        self.interruptible(work)
+
+    def _reading(self) -> tuple[int, int] | None:
+        return self.model.reading()
+
+    def _answered(self, event: events.Answered) -> None:
+        self.speed.add(event)
+        if event.speculation is not None and event.speculation.explained:
+            self.explained = event.speculation.explained
+        self.screen.begin(self._reading)
+
+    def _ended(self, event: events.TurnEnded) -> None:
+        self.speed.plain_per_second = self.model.plain_per_second()
+        self.screen.end()
+        if self.screen.by_source:
+            self.screen.legend()
+        if event.changed:
+            n = len(event.changed)
+            self.screen.note(
+                f"{n} file{'s' * (n != 1)} changed · /diff shows it, /undo takes it back"
+            )
+        if self.speed.answers:
+            self.screen.note(status(self.speed))
+
+    def status(self) -> str:
+        """The line below what is typed."""
+        if not self._opening.ready:
+            return f"{self.model.name} · {self._opening.state()} (you can type)"
+        if self.speed.answers:
+            return f"{self.model.name} · {status(self.speed, self.compared)}"
+        return f"{self.model.name} · ready"
+
+    def _ask(self, question: str, text: str) -> str:
+        with self._paused():
+            self.screen.waiting.clear()
+            forget_typed()
+            return self._prompt.question(question, text)
+
+    def _paused(self) -> AbstractContextManager[None]:
+        return self._interrupts.paused() if self._interrupts is not None else nullcontext()

@@ -1,0 +1,151 @@
+"""One request without a terminal: `agentspec chat -p`.
+
+`text` prints the last answer. `json` prints one object when the turn is over::
+
+    {"type": "result", "why": "done", "text": "…", "session": "…", "turn": 1, "answers": 3,
+     "changed": ["src/a.py"], "refused": [{"tool": "run_command", "why": "…"}],
+     "usage": {"prompt_tokens": 900, "completion_tokens": 120, "cached_tokens": 700},
+     "seconds": 12.3, "speed": {"tokens_per_second": 20.1, "acceptance_length": 2.1,
+     "plain_per_second": 11.0 | null, "speedup_estimate": 1.8 | null}}
+
+`stream-json` prints one object a line: {"type": "session", "id", "model", "root"}, then as they
+come {"type": "text" | "thinking", "text", "source"}, {"type": "call", "id", "name", "arguments"},
+{"type": "change", "id", "path", "diff", "made": bool}, {"type": "command", "id", "command"},
+{"type": "call_result", "id", "name", "error": bool, "text"}, {"type": "answer", "reason", "usage",
+"speculation", "seconds"}, {"type": "note", "text"}, and the result as the last line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agentspec.aio import Stop
+from agentspec.assistant import events
+from agentspec.assistant.mentions import mentioned_text, mentions
+from agentspec.assistant.open import Session
+from agentspec.terminal.speed import Speed
+
+OutputFormat = Literal["text", "json", "stream-json"]
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What has happened so far."""
+
+    texts: list[str] = field(default_factory=list)
+    last: str = ""
+    refused: list[dict[str, str]] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+    ended: events.TurnEnded | None = None
+
+
+def run_once(
+    session: Session,
+    text: str,
+    speed: Speed,
+    *,
+    format: OutputFormat,
+    write: Callable[[str], None],
+    remark: Callable[[str], None],
+    stop: Stop,
+    plain_per_second: Callable[[], float | None] = lambda: None,
+) -> events.TurnEnded:
+    """Run a turn and write what comes of it, a line each; remarks go where `remark` puts them.
+
+    Raises what the turn raises; with `json` and `stream-json` nothing but objects is written.
+    """
+    turn = _Turn()
+    lines = format == "stream-json"
+
+    def line(kind: str, **values: Any) -> None:
+        if lines:
+            write(json.dumps({"type": kind, **values}, ensure_ascii=False))
+
+    line("session", id=session.log.id, model=session.conversation.model.name,
+         root=str(session.repository.root))  # fmt: skip
+    for note in session.notes:
+        remark(note)
+    paths = [entry.path for entry in session.repository.texts()] if "@" in text else []
+    files = mentioned_text(session.repository, mentions(text, paths))
+    happened = session.conversation.turn(f"{text}\n\n{files}" if files else text, stop=stop)
+    with closing(happened):
+        for event in happened:
+            match event:
+                case events.Text(text=piece, source=source):
+                    turn.texts.append(piece)
+                    line("text", text=piece, source=source)
+                case events.Thinking(text=piece, source=source):
+                    line("thinking", text=piece, source=source)
+                case events.CallBegun():
+                    line("call", id=event.id, name=event.name, arguments=event.arguments)
+                case events.ChangeProposed():
+                    turn.asked.add(event.id)
+                    line("change", id=event.id, path=event.change.path, diff=event.change.diff,
+                         made=False)  # fmt: skip
+                case events.ChangeMade():
+                    turn.asked.discard(event.id)
+                    line("change", id=event.id, path=event.change.path, diff=event.change.diff,
+                         made=True)  # fmt: skip
+                case events.CommandAsked():
+                    turn.asked.add(event.id)
+                case events.CommandBegun():
+                    turn.asked.discard(event.id)
+                    line("command", id=event.id, command=event.command.text)
+                case events.CallEnded():
+                    if event.id in turn.asked:
+                        turn.refused.append({"tool": event.name, "why": event.result.text})
+                    line("call_result", id=event.id, name=event.name, error=event.result.error,
+                         text=event.result.text)  # fmt: skip
+                case events.Answered():
+                    speed.add(event)
+                    turn.last, turn.texts = "".join(turn.texts), []
+                    line("answer", reason=event.reason, usage=event.usage.model_dump(),
+                         speculation=event.speculation and event.speculation.model_dump(),
+                         seconds=event.seconds)  # fmt: skip
+                case events.Note():
+                    remark(event.text)
+                    line("note", text=event.text)
+                case events.TurnEnded():
+                    turn.ended = event
+    assert turn.ended is not None
+    speed.plain_per_second = plain_per_second()
+    said = "".join(turn.texts) or turn.last
+    if format == "text":
+        write(said)
+        for refused in turn.refused:
+            remark(f"{refused['tool']}: {refused['why'].removeprefix('error: ')}")
+    else:
+        write(json.dumps(_result(session, turn, turn.ended, said, speed), ensure_ascii=False))
+    return turn.ended
+
+
+def _result(
+    session: Session, turn: _Turn, ended: events.TurnEnded, said: str, speed: Speed
+) -> dict[str, Any]:
+    reused = speed.reused or 0.0
+    return {
+        "type": "result",
+        "why": ended.why,
+        "text": said,
+        "session": session.log.id,
+        "turn": ended.turn,
+        "answers": ended.answers,
+        "changed": list(ended.changed),
+        "refused": turn.refused,
+        "usage": {
+            "prompt_tokens": ended.prompt_tokens,
+            "completion_tokens": ended.completion_tokens,
+            "cached_tokens": round(reused * ended.prompt_tokens),
+        },
+        "seconds": round(ended.seconds, 3),
+        "speed": {
+            "tokens_per_second": round(speed.per_second, 2),
+            "acceptance_length": round(speed.acceptance_length, 3),
+            "plain_per_second": speed.plain_per_second and round(speed.plain_per_second, 2),
+            "speedup_estimate": speed.estimate and round(speed.estimate, 2),
+        },
+    }

@@ -1,0 +1,181 @@
+"""The line that the user types: history, completion, several lines, what is known below it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentspec.assistant.errors import RefusedError
+from agentspec.assistant.mentions import candidates, open_mention, quoted
+from agentspec.assistant.slash import completions, parse_slash
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import Completer
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+_REFRESH = 0.5
+_FILES_FOR = 5.0
+
+
+class Prompt:
+    """Asks for requests and for answers to questions, with what was typed before in `history`.
+
+    `paths` gives the files that `@` completes, `status` the line below. Must be used in the main
+    thread; `fail` may be called in any.
+    """
+
+    def __init__(
+        self,
+        *,
+        history: Path | None = None,
+        paths: Callable[[], Sequence[str]] = lambda: (),
+        status: Callable[[], str] = lambda: "",
+        colour: bool = True,
+        mark: str = "> ",
+    ) -> None:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.history import FileHistory, InMemoryHistory
+        from prompt_toolkit.output import ColorDepth
+
+        self._paths = paths
+        self._listed: tuple[float, Sequence[str]] = (0.0, ())
+        self._status = status
+        self._mark = mark
+        kept = history is not None and _own_file(history)
+        depth = None if colour else ColorDepth.DEPTH_1_BIT
+        self._requests: PromptSession[str] = PromptSession(
+            history=FileHistory(str(history)) if kept else InMemoryHistory(),
+            completer=self._completer(),
+            complete_while_typing=True,
+            key_bindings=self._keys(),
+            multiline=True,
+            bottom_toolbar=self._toolbar,
+            refresh_interval=_REFRESH,
+            color_depth=depth,
+            enable_open_in_editor=True,
+            reserve_space_for_menu=6,
+        )
+        self._questions: PromptSession[str] = PromptSession(color_depth=depth)
+
+    def request(self) -> str:
+        """What the user types, on one line or several.
+
+        Raises KeyboardInterrupt for Ctrl-C at an empty line, EOFError for Ctrl-D.
+        """
+        return self._requests.prompt(
+            [("bold", self._mark)], prompt_continuation=lambda width, *_: "." * (width - 1) + " "
+        )
+
+    def question(self, text: str, default: str = "") -> str:
+        """The answer to a question; raises KeyboardInterrupt and EOFError."""
+        return self._questions.prompt(text, default=default)
+
+    def fail(self) -> None:
+        """End the request that is being typed with EOFError: something else has failed."""
+        application = self._requests.app
+        loop = application.loop
+        if loop is None or not application.is_running:
+            return
+
+        def leave() -> None:
+            with contextlib.suppress(Exception):
+                application.exit(exception=EOFError())
+
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(leave)
+
+    def _toolbar(self) -> str:
+        return self._status()
+
+    def _files(self) -> Sequence[str]:
+        # listing a large repository for every letter would be felt
+        at, files = self._listed
+        if time.monotonic() - at > _FILES_FOR or not files:
+            files = self._paths()
+            self._listed = time.monotonic(), files
+        return files
+
+    def _completer(self) -> Completer:
+        from prompt_toolkit.completion import Completer, Completion, ThreadedCompleter
+        from prompt_toolkit.document import Document
+
+        files = self._files
+
+        class Names(Completer):
+            """Commands, and files behind an @ or behind a command that takes them."""
+
+            def get_completions(self, document: Document, event: object) -> Iterable[Completion]:
+                typed = document.text_before_cursor
+                for name in completions(typed):
+                    yield Completion(name, start_position=-len(typed))
+                found = open_mention(typed)
+                if found is not None:
+                    begin, part = found
+                    for path in candidates(part, files()):
+                        yield Completion(
+                            quoted(path), start_position=begin - len(typed), display=path
+                        )
+                elif (part_ := _argument(typed)) is not None:
+                    for path in candidates(part_, files()):
+                        text = f'"{path}"' if " " in path else path
+                        yield Completion(text, start_position=-len(part_), display=path)
+
+        return ThreadedCompleter(Names())
+
+    def _keys(self) -> KeyBindings:
+        from prompt_toolkit.key_binding import KeyBindings
+
+        keys = KeyBindings()
+
+        @keys.add("enter")
+        def _(event: KeyPressEvent) -> None:
+            buffer = event.current_buffer
+            state = buffer.complete_state
+            if state is not None and state.current_completion is not None:
+                buffer.apply_completion(state.current_completion)
+            elif buffer.document.current_line_before_cursor.endswith("\\"):
+                buffer.delete_before_cursor()
+                buffer.insert_text("\n")
+            else:
+                buffer.validate_and_handle()
+
+        @keys.add("escape", "enter")
+        def _(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
+
+        @keys.add("c-c")
+        def _(event: KeyPressEvent) -> None:
+            if event.current_buffer.text:
+                event.current_buffer.reset()
+            else:
+                event.app.exit(exception=KeyboardInterrupt(), style="class:aborting")
+
+        return keys
+
+
+def _argument(typed: str) -> str | None:
+    """The unfinished last word of a command that takes files; None for anything else."""
+    if not typed.startswith("/") or " " not in typed or typed.endswith("\\"):
+        return None
+    try:
+        command = parse_slash(f"{typed} x")
+    except RefusedError:
+        return None
+    if command is None or command.command.takes != "files":
+        return None
+    return typed.rpartition(" ")[2]
+
+
+def _own_file(path: Path) -> bool:
+    """Make the file, for its owner alone; False where that cannot be: then nothing is kept."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600))
+    except OSError:
+        return False
+    return True

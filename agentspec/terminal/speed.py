@@ -1,0 +1,153 @@
+"""How fast a turn was, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from agentspec.assistant.compare import Comparison, writing_seconds
+from agentspec.assistant.events import Answered
+
+
+@dataclass(slots=True)
+class Speed:
+    """What the answers of a turn say together; `plain_per_second` is an estimate or None."""
+
+    n_ctx: int
+    plain_per_second: float | None = None
+    answers: list[Answered] = field(default_factory=list)
+
+    def add(self, answered: Answered) -> None:
+        self.answers.append(answered)
+
+    @property
+    def tokens(self) -> int:
+        return sum(answer.usage.completion_tokens for answer in self.answers)
+
+    @property
+    def per_second(self) -> float:
+        """Tokens per second of writing; of the whole answer where a server says no more."""
+        stats = [a.speculation for a in self.answers if a.speculation is not None]
+        if len(stats) == len(self.answers):
+            tokens, seconds = (
+                sum(s.generated_tokens for s in stats),
+                sum(map(writing_seconds, stats)),
+            )
+        else:
+            tokens, seconds = self.tokens, sum(answer.seconds for answer in self.answers)
+        return tokens / seconds if seconds > 0 else 0.0
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens gained per target pass; 0 where nobody says."""
+        stats = [a.speculation for a in self.answers if a.speculation is not None]
+        passes = sum(s.passes for s in stats)
+        return sum(s.generated_tokens for s in stats) / passes if passes else 0.0
+
+    @property
+    def drafted(self) -> int:
+        return sum(a.speculation.drafted for a in self.answers if a.speculation is not None)
+
+    @property
+    def estimate(self) -> float | None:
+        """How many times as fast as plain decoding, from the cost curve; None where unknown."""
+        if not self.plain_per_second or not self.drafted:
+            return None
+        return self.per_second / self.plain_per_second
+
+    @property
+    def reused(self) -> float | None:
+        """The share of the prompts that was not read again."""
+        prompt = sum(answer.usage.prompt_tokens for answer in self.answers)
+        cached = sum(
+            details.cached_tokens
+            for answer in self.answers
+            if (details := answer.usage.prompt_tokens_details) is not None
+        )
+        return cached / prompt if prompt else None
+
+    @property
+    def context(self) -> int:
+        """Tokens that the context holds now."""
+        if not self.answers:
+            return 0
+        usage = self.answers[-1].usage
+        return usage.prompt_tokens + usage.completion_tokens
+
+
+def status(speed: Speed, compared: Comparison | None = None) -> str:
+    """The status line; `compared` puts a measurement in the place of the estimate."""
+    if not speed.answers:
+        return ""
+    parts = [f"{speed.per_second:.1f} tok/s"]
+    if speed.acceptance_length:
+        parts.append(f"{speed.acceptance_length:.2f} tokens per pass")
+    if compared is not None:
+        parts.append(f"{compared.ratio:.2f}× plain, measured")
+    elif speed.estimate is not None:
+        parts.append(f"≈{speed.estimate:.1f}× plain (estimate)")
+    if speed.reused is not None:
+        parts.append(f"{_percent(speed.reused)} of the prompt reused")
+    parts.append(f"context {speed.context:,} of {speed.n_ctx:,}")
+    return " · ".join(parts)
+
+
+def details(speed: Speed) -> list[str]:
+    """What `/speed` says of the last turn, a line each."""
+    if not speed.answers:
+        return ["nothing was written yet"]
+    lines = [status(speed)]
+    stats = [a.speculation for a in speed.answers if a.speculation is not None]
+    seconds = sum(answer.seconds for answer in speed.answers)
+    reading = sum(s.prefill_seconds for s in stats)
+    lines.append(
+        f"{len(speed.answers)} answer{'s' * (len(speed.answers) != 1)}, {speed.tokens:,} tokens in "
+        f"{seconds:.1f} s" + (f", {reading:.1f} s of it reading the prompt" if stats else "")
+    )
+    if speed.plain_per_second and speed.drafted:
+        lines.append(
+            f"plain decoding: ≈{speed.plain_per_second:.1f} tok/s, from the measured time of a "
+            "pass of one row; /speed compare measures it"
+        )
+    names = list(dict.fromkeys(name for s in stats for name in s.sources))
+    for name in names:
+        found = [s.sources[name] for s in stats if name in s.sources]
+        drafted, accepted = sum(f.drafted for f in found), sum(f.accepted for f in found)
+        share = _percent(accepted / drafted) if drafted else "none"
+        lines.append(f"{name.replace('_', ' ')}: {accepted:,} of {drafted:,} accepted ({share})")
+    lines += dict.fromkeys(n for s in stats for n in s.notes)
+    return lines
+
+
+def compared_lines(found: Comparison, *, greedy: bool) -> list[str]:
+    """What `/speed compare` says."""
+    lines = [
+        f"accelerated {found.per_second:.1f} tok/s, plain {found.plain_per_second:.1f} tok/s: "
+        f"{found.ratio:.2f}× (measured, without reading the prompt)"
+    ]
+    different = sum(not answer.same for answer in found.answers)
+    if not different:
+        lines.append("the same text, token by token" if greedy else "the same text")
+    elif greedy:
+        lines.append(
+            f"{different} of {len(found.answers)} answers differ: passes of one and of several "
+            "rows round differently, and two tokens were nearly as likely; `agentspec verify` "
+            "tells such ties from defects, exact mode has none"
+        )
+    else:
+        lines.append(
+            f"{different} of {len(found.answers)} answers differ, as they do at this temperature"
+        )
+    return lines
+
+
+def recent(explained: Sequence[str], most: int = 12) -> list[str]:
+    """The last decisions, numbered by their pass."""
+    first = max(0, len(explained) - most)
+    return [f"pass {n}: {line}" for n, line in enumerate(explained[first:], first + 1)]
+
+
+def _percent(share: float) -> str:
+    text = f"{100 * share:.1f}".removesuffix(".0")
+    # 99.96 % is not all of it
+    return f"{'99.9' if text == '100' and share < 1 else text} %"

@@ -1,0 +1,399 @@
+"""The real program at a terminal, with a model that answers from a script."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.terminal.conftest import BROKEN, FIXED, git
+from tests.terminal.driven import Terminal
+from tests.terminal.scripted_server import Script, Step
+
+EDIT: Step = ("edit_file", {"path": "calc.py", "old": "a - b", "new": "a + b"})
+Make = Callable[..., Terminal]
+
+
+def script_of(terminal: Terminal) -> Script:
+    script: Script = terminal.script  # type: ignore[attr-defined]
+    return script
+
+
+def roles(terminal: Terminal) -> list[str]:
+    return [message["role"] for message in script_of(terminal).asked[-1]["messages"]]
+
+
+def leave(terminal: Terminal) -> None:
+    terminal.type("/exit")
+    assert terminal.ended() == 0, terminal.text
+
+
+def test_an_edit_is_shown_asked_for_and_made(terminal: Make, project: Path) -> None:
+    t = terminal([EDIT], ["It **adds** now."])
+    t.until("scripted · ready")
+    t.type("fix it")
+    text = t.until("Make this change? (yes, no, all, edit)")
+    assert "-    return a - b" in text
+    assert "+    return a + b" in text
+    assert (project / "calc.py").read_text() == BROKEN
+    t.type("yes")
+    text = t.until("/undo takes it back")
+    assert "wrote calc.py" in text
+    assert "It adds now." in text
+    assert (project / "calc.py").read_text() == FIXED
+    t.until("tok/s")
+    leave(t)
+
+
+def test_an_edit_that_is_refused_leaves_the_file_and_tells_the_model_why(
+    terminal: Make, project: Path
+) -> None:
+    t = terminal([EDIT], ["As you wish."])
+    t.until("scripted · ready")
+    t.type("fix it")
+    t.until("Make this change?")
+    t.type("no, leave it")
+    t.until("As you wish.")
+    assert (project / "calc.py").read_text() == BROKEN
+    assert "leave it" in script_of(t).asked[-1]["messages"][-1]["content"]
+    leave(t)
+
+
+def test_all_makes_the_later_edits_of_the_turn_and_undo_takes_back_the_turn(
+    terminal: Make, project: Path
+) -> None:
+    new: Step = ("write_file", {"path": "notes.txt", "content": "one\n"})
+    t = terminal([EDIT], [new], ["Done."], [EDIT], ["Again."])
+    t.until("scripted · ready")
+    t.type("fix it")
+    t.until("Make this change?")
+    t.type("all")
+    t.until("2 files changed")
+    assert (project / "notes.txt").read_text() == "one\n"
+    (project / "check.py").write_text("# mine\n")  # not committed, and not the model's
+    t.type("/undo")
+    t.until("undone:")
+    assert (project / "calc.py").read_text() == BROKEN
+    assert not (project / "notes.txt").exists()
+    assert (project / "check.py").read_text() == "# mine\n"
+    t.type("/redo")
+    t.until("made again:")
+    assert (project / "calc.py").read_text() == FIXED
+    t.type("/undo")
+    t.until(lambda text: text.count("undone:") == 2)
+    t.type("and now")
+    # `all` was for that turn
+    t.until(lambda text: text.count("Make this change?") == 2)
+    told = script_of(t).asked[-1]["messages"][-1]["content"]
+    assert "undone changes of yours" in str(script_of(t).asked[-1]["messages"][-3:]), told
+    t.type("y")
+    t.until("Again.")
+    leave(t)
+
+
+def test_a_change_can_be_edited_before_it_is_made(
+    terminal: Make, project: Path, tmp_path: Path
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nsleep 0.1\nsed -i "s/a + b/b + a/" "$1"\n')
+    editor.chmod(0o755)
+    t = terminal([EDIT], ["Fine."], environment={"EDITOR": str(editor)})
+    t.until("scripted · ready")
+    t.type("fix it")
+    t.until("Make this change?")
+    t.type("edit")
+    t.until("Fine.")
+    assert (project / "calc.py").read_text() == BROKEN.replace("a - b", "b + a")
+    assert "the user edited your change" in script_of(t).asked[-1]["messages"][-1]["content"]
+    leave(t)
+
+
+def test_a_command_is_asked_for_and_its_output_shown(terminal: Make, project: Path) -> None:
+    run: Step = ("run_command", {"command": "echo he''llo", "why": "to greet"})
+    t = terminal([run], ["It greets."], [run], ["No?"])
+    t.until("scripted · ready")
+    t.type("greet")
+    text = t.until("Run this command? (yes, no, edit)")
+    assert "$ echo he''llo" in text
+    assert "to greet" in text
+    t.type("edit")
+    t.until(lambda text: text.count("echo he''llo") == 2)
+    t.type("2")  # behind what stands there: echo he''llo2
+    t.until("hello2")
+    t.until("It greets.")
+    t.type("again")
+    t.until(lambda text: text.count("Run this command?") == 2)
+    t.type("no")
+    t.until("No?")
+    leave(t)
+
+
+def test_ctrl_c_stops_the_model_and_keeps_what_it_wrote(terminal: Make) -> None:
+    t = terminal(["One two ", 20.0, "three."], ["Going on."])
+    t.until("scripted · ready")
+    t.type("count")
+    t.until("One two")
+    begun = time.monotonic()
+    t.send("\x03")
+    t.until("stopped; what was written so far is kept")
+    assert time.monotonic() - begun < 5
+    assert script_of(t).left.wait(5), "the server still writes"
+    t.type("go on")
+    t.until("Going on.")
+    said = script_of(t).asked[-1]["messages"]
+    assert any("One two" in str(m["content"]) for m in said if m["role"] == "assistant")
+    assert roles(t)[-1] == "user"
+    leave(t)
+
+
+def test_ctrl_c_at_a_question_ends_the_turn(terminal: Make, project: Path) -> None:
+    t = terminal([EDIT], ["Hello."])
+    t.until("scripted · ready")
+    t.type("fix it")
+    t.until("Make this change?")
+    t.send("\x03")
+    t.until("stopped;")
+    assert (project / "calc.py").read_text() == BROKEN
+    t.type("hello")
+    t.until("Hello.")
+    leave(t)
+
+
+def test_ctrl_c_clears_a_line_and_leaves_at_an_empty_one(terminal: Make) -> None:
+    t = terminal()
+    t.until("scripted · ready")
+    t.send("some text")
+    t.until("> some text")
+    t.send("\x03")
+    t.until(lambda text: "some text" not in text)
+    t.send("\x03")
+    assert t.ended() == 0
+
+
+def test_ctrl_d_leaves(terminal: Make) -> None:
+    t = terminal()
+    t.until("scripted · ready")
+    t.send("\x04")
+    assert t.ended() == 0
+
+
+def test_what_is_typed_while_the_model_writes_is_the_next_request(terminal: Make) -> None:
+    t = terminal(["One ", 0.8, "two."], ["Three."])
+    t.until("scripted · ready")
+    t.type("count")
+    t.until("One")
+    t.type("and more")
+    t.until("Three.")
+    assert "One two." in t.text  # nothing that was typed stands between
+    leave(t)
+
+
+def test_an_answer_typed_too_early_decides_nothing(terminal: Make, project: Path) -> None:
+    t = terminal(["Look. ", 1.0, EDIT], ["Right."])
+    t.until("scripted · ready")
+    t.type("fix it")
+    t.until("Look.")
+    t.type("yes")
+    t.until("Make this change?")
+    time.sleep(0.5)
+    t.read()
+    assert (project / "calc.py").read_text() == BROKEN
+    t.type("no")
+    t.until("Right.")
+    leave(t)
+
+
+def test_resizing_spoils_nothing(terminal: Make) -> None:
+    t = terminal(["word " * 30, 1.0, "end of " + "line " * 30], ["Again."], columns=100)
+    t.until("scripted · ready")
+    t.type("talk")
+    t.until("word word")
+    t.resize(50, 20)
+    t.until("line line")
+    t.until("tok/s")
+    assert all(len(line) <= 50 for line in t.screen.display)
+    t.send("something long to type that takes more than one line of a narrow window")
+    t.until("narrow")
+    t.resize(90, 30)
+    t.type("")
+    t.until("Again.")
+    leave(t)
+
+
+@pytest.mark.parametrize("how", ["flag", "variable"])
+def test_no_colour(terminal: Make, how: str) -> None:
+    t = terminal(
+        [EDIT],
+        ["**bold** `code`"],
+        arguments=("--no-color",) if how == "flag" else (),
+        environment={"NO_COLOR": "1"} if how == "variable" else None,
+    )
+    t.until("scripted · ready")
+    t.type("fix it")
+    t.until("Make this change?")
+    t.type("y")
+    t.until("bold code")
+    leave(t)
+    assert not re.search(rb"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9\d)[;m]", t.raw)
+
+
+def test_80_columns(terminal: Make) -> None:
+    t = terminal(["A sentence that is longer than eighty columns of a terminal, to see it. " * 3])
+    t.until("scripted · ready")
+    t.type("talk")
+    text = t.until("tok/s")
+    for line in text.split("\n"):
+        assert not line.endswith((" sen", " lon", " colu", " termi")), line
+    t.type("/help")
+    text = t.until("/exit")
+    t.until("leaves at an empty line")
+    leave(t)
+
+
+def test_several_lines_history_and_completion(terminal: Make) -> None:
+    t = terminal(["One."], ["Two."], ["Three."], ["Four."])
+    t.until("scripted · ready")
+    t.send("first\x1b\rsecond\r")
+    t.until("One.")
+    assert script_of(t).asked[-1]["messages"][-1]["content"] == "first\nsecond"
+    t.send("a \\\r")
+    t.send("b\r")
+    t.until("Two.")
+    assert script_of(t).asked[-1]["messages"][-1]["content"] == "a \nb"
+    t.send("see @cal")
+    t.until("calc.py")
+    t.send("\t")
+    t.until("see @calc.py")
+    t.send("\r")
+    t.send("\r")
+    t.until("Three.")
+    last = script_of(t).asked[-1]["messages"][-1]["content"]
+    assert last.startswith("see @calc.py\n\nThe file calc.py:")
+    assert "return a - b" in last
+    t.send("\x1b[A")
+    t.until(lambda text: text.count("see @calc.py") == 2)
+    t.send("\r")
+    t.until("Four.")
+    leave(t)
+
+
+def test_hostile_text_cannot_steer_the_terminal(terminal: Make, project: Path) -> None:
+    (project / "calc.py").write_text("x = '\x1b]0;owned\x07\x1b[2J'\n")
+    t = terminal(
+        ["Hi \x1b[2J\x1b]0;owned\x07 \x9b31m there", ("read_file", {"path": "calc.py"})],
+        [("edit_file", {"path": "calc.py", "old": "x = '", "new": "x = '\x1b[2Jb"})],
+        [("run_command", {"command": "printf '\\033[2J\\033]0;owned\\007shown'"})],
+        ["Done."],
+    )
+    t.until("scripted · ready")
+    t.type("go")
+    t.until("Make this change?")
+    t.type("y")
+    t.until("Run this command?")
+    t.type("y")
+    t.until("Done.")
+    leave(t)
+    assert b"\x1b]0;" not in t.raw
+    assert b"\x1b[2J" not in t.raw
+
+
+def test_a_session_goes_on_after_the_program_was_killed(
+    terminal: Make, project: Path, tmp_path: Path
+) -> None:
+    t = terminal([EDIT], ["Fixed ", 20.0])
+    t.until("scripted · ready")
+    t.type("fix it")
+    t.until("Make this change?")
+    t.type("y")
+    t.until("Fixed")
+    t.process.kill(signal.SIGKILL)
+    t.process.wait()
+    assert (project / "calc.py").read_text() == FIXED
+    again = terminal(["Hello again."], arguments=("--continue",))
+    again.until("scripted · ready")
+    again.type("/undo")
+    again.until("undone: calc.py")
+    assert (project / "calc.py").read_text() == BROKEN
+    again.type("hello")
+    again.until("Hello again.")
+    assert "fix it" in str(script_of(again).asked[-1]["messages"])
+    leave(again)
+
+
+def test_commands_of_a_session(terminal: Make, project: Path) -> None:
+    t = terminal([EDIT], ["Done."], ["Make add add\n"], ["Seen."], arguments=("--yes",))
+    t.until("scripted · ready")
+    for line, shown in (
+        ("/add calc.py", "shown to the model with the next request: calc.py"),
+        ("/ls", "added: calc.py"),
+        ("/map", "def add(a, b)"),
+        ("/tokens", "before the context is shortened"),
+        ("/test", "how are the tests run?"),
+        ("/diff", "no turn has changed anything"),
+        ("/undo", "there is nothing to undo"),
+        ("/nonsense", "there is no command /nonsense"),
+        ("/explain", "nothing to explain"),
+        ("/speed", "nothing was written yet"),
+        ("/speed compare", "no answer with statistics of speculation"),
+    ):
+        t.type(line)
+        t.until(shown)
+    t.type("fix it")
+    t.until("1 file changed")
+    assert "return a - b" in str(script_of(t).asked[0]["messages"][-1])
+    t.type("/diff")
+    t.until(lambda text: text.count("+    return a + b") == 2)
+    t.type("/commit")
+    t.until("as “Make add add”?")
+    t.type("yes")
+    t.until("committed ")
+    assert git(project, "log", "--format=%s", "-1").strip() == "Make add add"
+    assert git(project, "status", "--porcelain") == ""
+    t.type("!python3 check.py && echo good")
+    t.until(lambda text: text.count("good") == 2)
+    t.type("/save said.md")
+    t.until("written to")
+    assert "fix it" in (project / "said.md").read_text()
+    t.type("did it pass?")
+    t.until("Seen.")
+    assert "The user ran `python3 check.py && echo good`" in str(
+        script_of(t).asked[-1]["messages"][-1]["content"]
+    )
+    t.type("/clear")
+    t.until("the conversation is forgotten")
+    t.type("/load")
+    t.until("(this one)")
+    leave(t)
+
+
+def test_read_only_and_dry_run(terminal: Make, project: Path) -> None:
+    t = terminal([EDIT], ["So it would be."], arguments=("--dry-run",))
+    t.until("scripted · ready")
+    t.type("fix it")
+    text = t.until("So it would be.")
+    assert "+    return a + b" in text
+    assert (project / "calc.py").read_text() == BROKEN
+    leave(t)
+    t = terminal([EDIT], ["I cannot."], arguments=("--read-only",))
+    t.until("scripted · ready")
+    t.type("fix it")
+    t.until("I cannot.")
+    assert (project / "calc.py").read_text() == BROKEN
+    leave(t)
+
+
+def test_an_error_of_the_server_ends_the_turn_and_not_the_program(terminal: Make) -> None:
+    t = terminal(["Fine."])
+    t.until("scripted · ready")
+    url, script_of(t).answers = script_of(t).answers, []
+    script_of(t).answers = [[{}]]  # type: ignore[list-item]
+    t.type("hello")
+    t.until("error:")
+    script_of(t).answers = url
+    t.type("hello")
+    t.until("Fine.")
+    leave(t)
