@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from copy import copy
+from typing import Protocol
 
 from agentspec.backends.base import Tokenizer
 from agentspec.context.habits import habit_index
@@ -30,6 +31,20 @@ _MOST_DRAFTED = 32
 _UNMEASURED = {1: 1.0, 4: 1.5, 16: 4.0}
 _ENOUGH = 64
 _USELESS = 0.4
+
+
+class Seat(Protocol):
+    """What decides the drafts of one live sequence: `Drafting`, or something in its place."""
+
+    def proposers(self, *, lookup: bool = True, draft_model: bool = True) -> list[Proposer]: ...
+
+    def controller(self, proposers: Sequence[Proposer] = (), k: int | None = None) -> Controller:
+        """The controller of one answer; asked for plain answers too, without proposers."""
+        ...
+
+    def warnings(self) -> list[str]: ...
+
+    def drop_draft(self) -> None: ...
 
 
 class Drafting:

@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from agentspec.aio import Stop
@@ -15,7 +16,7 @@ from agentspec.backends.base import Backend
 from agentspec.chat.first_call import FirstCall
 from agentspec.chat.stream import AnswerDelta, AnswerStream
 from agentspec.control.rows import RowClass
-from agentspec.drafting import Drafting
+from agentspec.drafting import Seat
 from agentspec.engine.decode import decode
 from agentspec.engine.panel import Panel
 from agentspec.engine.sampling import Sampler, SeededChance
@@ -30,7 +31,7 @@ from agentspec.wire import TokenLogprob, TopLogprob
 _MOST_ROWS = 128
 """More than any pass has that is not reading a prompt."""
 
-Proposers = Callable[[Request, Drafting], list[Proposer]]
+Proposers = Callable[[Request, Seat], list[Proposer]]
 Context = Callable[[Request, Sequence[int], SeededChance], TurnContext]
 
 
@@ -50,7 +51,7 @@ class Generation:
         text: AnswerStream,
         *,
         scheduler: Scheduler,
-        seats: Sequence[Drafting],
+        seats: Sequence[Seat],
         proposers: Proposers,
         context: Context,
         refresh: Callable[[], None],
@@ -233,7 +234,10 @@ class Generation:
         stats = self.answer.stats
         with stats.timing("draft"):
             # files are made tokens while others have their passes
-            context = self._context(self.request, self.prompt, chance)
+            context = replace(
+                self._context(self.request, self.prompt, chance),
+                cancelled=lambda: self.cancelled,
+            )
 
         def work() -> None:
             with stats.timing("draft"):
