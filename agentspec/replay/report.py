@@ -49,8 +49,8 @@ def _state(results: Sequence[Result]) -> dict[str, Any]:
     return {
         "total": _figures([result.tally for result in results]),
         "sources": {name: _figures(tallies) for name, tallies in sources.items()},
-        "proposers": _shares(whole.proposers),
-        "classes": _shares(whole.classes),
+        "proposers": shares_of(whole.proposers),
+        "classes": shares_of(whole.classes),
         "notes": sorted(set(whole.notes)),
     }
 
@@ -82,7 +82,8 @@ def _figures(tallies: Sequence[Tally]) -> dict[str, Any]:
     return figures
 
 
-def _shares(shares: Mapping[str, SourceCount]) -> dict[str, Any]:
+def shares_of(shares: Mapping[str, SourceCount]) -> dict[str, Any]:
+    """Counts and rates by name, the most drafted first."""
     return {
         name: {
             "drafted": share.drafted,
