@@ -11,28 +11,21 @@ from agentspec import machine
 from agentspec.api import Engine
 from agentspec.audit.verify import VerifyReport
 from agentspec.bench.live import BenchReport
+from agentspec.bench.surroundings import description, innermost
 
 
 def stamp(engine: Engine, **settings: object) -> dict[str, Any]:
     """Date, machine, model and settings, as every report carries them."""
-    target = engine.target
-    while hasattr(target, "backend"):
-        target = target.backend
     return {
         "date": date.today().isoformat(),
         "machine": machine.describe(),
         "model": engine.model,
-        "target": _description(target),
-        "draft": _description(engine.draft) if engine.draft is not None else None,
+        "target": description(innermost(engine.target)),
+        "draft": description(innermost(engine.draft)) if engine.draft is not None else None,
         "exact": engine.exact,
         "row_class": list(engine.rows.sizes),
         "settings": settings,
     }
-
-
-def _description(backend: object) -> str:
-    describe = getattr(backend, "description", None)
-    return str(describe()) if describe else type(backend).__name__
 
 
 def bench_text(report: BenchReport, data: Mapping[str, Any]) -> str:
@@ -68,7 +61,81 @@ def bench_text(report: BenchReport, data: Mapping[str, Any]) -> str:
     for name, count in sorted(_sources(report).items()):
         lines.append(f"source {name}: {count['accepted']} of {count['drafted']} draft tokens")
     lines.append("texts that differ are explained by: agentspec verify")
+    lines += _comparison(data.get("comparison", ()), data)
+    lines += _details(data.get("details"))
     return "\n".join(lines)
+
+
+def _comparison(ways: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> list[str]:
+    """The ways side by side, then each prompt's ratios, then what was not measured."""
+    measured = [way for way in ways if "not_measured" not in way]
+    if not measured:
+        return []
+    rows = [("way", "state", "tok/s", "ratio", "95 %", "below 1", "acc.len", "rate", "outside")]
+    for way in measured:
+        low, high = way["interval"]
+        outside = way["outside_ms"]
+        rows.append(
+            (
+                way["name"],
+                way["state"],
+                f"{way['speed']:.1f}",
+                f"{way['ratio']:.2f}",
+                f"{low:.2f}–{high:.2f}",
+                f"{way['below']} of {len(way['sessions'])}",
+                f"{way['acceptance_length']:.2f}",
+                f"{way['acceptance_rate']:.2f}",
+                "-" if outside is None else f"{outside:.2f} ms",
+            )
+        )
+    lines = ["", "every way in the same alternating runs, against the same plain ones", ""]
+    lines += _table(rows)
+    heads = [f"({i})" for i in range(1, len(measured) + 1)]
+    ratios = [("session", "kind", *heads)]
+    for session in data["sessions"]:
+        cells = [f"{way['sessions'][session['id']]:.2f}" for way in measured]
+        ratios.append((session["id"], session["kind"], *cells))
+    lines += ["", "ratio of each prompt; the numbers are the rows above", "", *_table(ratios), ""]
+    for way in ways:
+        why = way.get("not_measured")
+        lines.append(f"{way['name']}: {way['what']}" + (f"; not measured: {why}" if why else ""))
+        lines += [f"{way['name']}: note: {note}" for note in way.get("notes", ())]
+    return lines
+
+
+def _details(details: Mapping[str, Any] | None) -> list[str]:
+    """Acceptance by syntax class, and what each draft length brought and cost."""
+    if details is None:
+        return []
+    lines = []
+    classes = [(name, share) for name, share in details["classes"].items() if share["judged"]]
+    if classes:
+        rows = [("class", "", "drafted", "judged", "accepted")]
+        for name, share in classes:
+            rate = f"{share['accepted']} ({100 * share['accepted_of_judged']:.0f} %)"
+            rows.append((name, "", str(share["drafted"]), str(share["judged"]), rate))
+        lines += ["", f"draft tokens by syntax class ({details['of']})", "", *_table(rows)]
+    cost = details["cost"]
+    table = [("drafted", "", "passes", "tokens/pass", "learned cost", "measured cost")]
+    for length in details["lengths"]:
+        k = str(length["k"] + 1)
+        seen = cost["measured"].get(k)
+        learned = cost["curve"].get(k)
+        table.append(
+            (
+                str(length["k"]),
+                "",
+                str(length["passes"]),
+                f"{length['committed']:.2f}",
+                "-" if learned is None else f"{learned:.2f}",
+                "-" if seen is None else f"{seen[0]:.2f}",
+            )
+        )
+    about = (
+        f"draft lengths ({details['of']}); costs in passes of one row, {cost['row_ms']:.1f} ms; "
+        "a length pays where tokens exceed cost"
+    )
+    return [*lines, "", about, "", *_table(table)]
 
 
 def verify_text(report: VerifyReport, data: Mapping[str, Any]) -> str:

@@ -1,0 +1,173 @@
+"""llama.cpp's own server beside the engine, asked the same questions."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from agentspec.bench.live import Run
+from agentspec.bench.sessions import BenchSession
+from agentspec.errors import BackendError
+from agentspec.machine import cores
+
+if TYPE_CHECKING:
+    from agentspec.backends.llama_params import LlamaSettings
+
+_PORT = "PORT"
+_READY_SECONDS = 300.0
+_ANSWER_SECONDS = 1800.0
+_POLL_SECONDS = 0.1
+
+
+def command_of(
+    program: str, model: Path, settings: LlamaSettings, n_ctx: int, *, ngram: bool = False
+) -> list[str]:
+    """The command that serves this file as the engine has loaded it; PORT stands for a port."""
+    command = [program, "-m", str(model), "-c", str(n_ctx), "--jinja", "-np", "1"]
+    command += ["--host", "127.0.0.1", "--port", _PORT]
+    command += ["-t", str(settings.n_threads or cores())]
+    command += ["-ctk", settings.type_k, "-ctv", settings.type_v]
+    if settings.n_gpu_layers >= 0:
+        command += ["-ngl", str(settings.n_gpu_layers)]
+    return [*command, "--spec-type", "ngram-simple"] if ngram else command
+
+
+def knows(program: str, word: str) -> bool:
+    """Whether the program's help names a word. Raises BackendError where it does not run."""
+    try:
+        done = subprocess.run(
+            [program, "--help"], capture_output=True, timeout=60, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BackendError(f"{Path(program).name} cannot be run: {_short(error)}") from None
+    return word.encode() in done.stdout + done.stderr
+
+
+class LlamaServer:
+    """The server, running while it is entered. Raises BackendError when it does not start."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._name = Path(command[0]).name
+        self._command = list(command)
+        self._port = 0
+        self._read: str | None = None
+
+    def __enter__(self) -> LlamaServer:
+        with contextlib.closing(socket.socket()) as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = int(probe.getsockname()[1])
+        command = [str(self._port) if part == _PORT else part for part in self._command]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError as error:
+            raise BackendError(f"{self._name} cannot be run: {_short(error)}") from None
+        try:
+            self._wait()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def ask(self, session: BenchSession, options: Mapping[str, Any]) -> Run:
+        """The answer to a session, its prompt read before. Raises BackendError.
+
+        llama-server's clock of generation starts when the first token is there, so one token less
+        is counted. It does not tell its passes: each is taken to have written one token of its own.
+        """
+        if self._read != session.id:
+            self._post({**_body(session, options), "max_tokens": 1})
+            self._read = session.id
+        answer = self._post(_body(session, options))
+        try:
+            times, message = answer["timings"], answer["choices"][0]["message"]
+            tokens, accepted = int(times["predicted_n"]), int(times.get("draft_n_accepted") or 0)
+            calls = [call["function"] for call in message.get("tool_calls") or ()]
+            text = (message.get("content") or "") + "".join(map(json.dumps, calls))
+            return Run(
+                float(times["predicted_ms"]) / 1e3,
+                float(times["prompt_ms"]) / 1e3,
+                max(0, tokens - 1),
+                max(0, tokens - accepted - 1),
+                int(times.get("draft_n") or 0),
+                accepted,
+                text,
+            )
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise BackendError(f"{self._name} gave no timings: {_short(error)}") from None
+
+    def _post(self, body: Mapping[str, Any]) -> Any:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_ANSWER_SECONDS)
+        try:
+            with contextlib.closing(connection):
+                headers = {"Content-Type": "application/json"}
+                connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+                reply = connection.getresponse()
+                said = reply.read()
+                if reply.status != 200:
+                    why = said[:200].decode("utf-8", "replace")
+                    raise BackendError(f"{self._name} answered {reply.status}: {_line(why)}")
+                return json.loads(said)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise BackendError(f"{self._name} gave no answer: {_short(error)}") from None
+
+    def _wait(self) -> None:
+        until = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < until:
+            code = self._process.poll()
+            if code is not None:
+                raise BackendError(f"{self._name} ended at once with exit code {code}")
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
+                with contextlib.closing(connection):
+                    connection.request("GET", "/health")
+                    if connection.getresponse().status == 200:
+                        return
+            time.sleep(_POLL_SECONDS)
+        raise BackendError(f"{self._name} was not ready after {_READY_SECONDS:.0f} seconds")
+
+    def _end(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+_SAMPLING = ("max_tokens", "temperature", "tools", "seed")
+
+
+def _body(session: BenchSession, options: Mapping[str, Any]) -> dict[str, Any]:
+    known = {name: options[name] for name in _SAMPLING if options.get(name) is not None}
+    return {"messages": session.messages, "cache_prompt": True, **known}
+
+
+def _short(error: Exception) -> str:
+    # an OSError's own text has the program's path in it
+    reason = getattr(error, "strerror", None) or str(error)
+    return _line(str(reason)) or type(error).__name__
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
