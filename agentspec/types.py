@@ -6,7 +6,7 @@ p is the target's distribution, q the draft's, everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -405,6 +405,8 @@ class TurnContext:
     context: Sequence[tuple[str, Sequence[int]]] = ()
     tools: Sequence[Mapping[str, Any]] = ()
     """The tools' schemas in OpenAI shape."""
+    cancelled: Callable[[], bool] = lambda: False
+    """Whether nobody wants the answer any more; who works for long asks between its passes."""
 
 
 class Proposer(Protocol):

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from agentspec.aio import Stop
 from agentspec.context.library import Library
 from agentspec.control.cost import CostCurve
-from agentspec.errors import InvalidRequestError
+from agentspec.errors import CancelledError, InvalidRequestError
+from agentspec.request import parse_request
 
 FLAT = CostCurve.from_points({1: 1.0, 64: 1.3})
 HI = [{"role": "user", "content": "hi"}]
@@ -92,3 +94,28 @@ def test_a_draft_model_that_is_always_wrong_is_named_and_can_be_released(chat: A
     assert "draft_model" not in after.speculation.sources
     assert not after.speculation.notes
     engine.close()
+
+
+def test_a_cancel_is_heard_within_a_chunk_that_the_draft_model_reads(chat: Any) -> None:
+    law = chat.hashed(3)
+    draft = chat.backend(law, max_rows=64)
+    engine = chat.engine(law, draft=draft, cost=FLAT)
+    stop, read = Stop(), draft.forward
+
+    def forward(rows: Any) -> Any:
+        stop.set()
+        return read(rows)
+
+    draft.forward = forward
+    long = [{"role": "user", "content": "x" * 1000}]
+    speculation = {"lookup": False}
+    _, events = engine.begin(parse_request(long, speculation=speculation), stop)
+    with pytest.raises(CancelledError):
+        list(events)
+    assert len(draft.passes) == 1
+    # the next answer is as one of an engine that heard no cancel
+    draft.forward = read
+    found = engine.complete(long, speculation=speculation, max_tokens=20)
+    other = chat.engine(law, draft=chat.backend(law, max_rows=64), cost=FLAT)
+    assert found.text == other.complete(long, speculation=speculation, max_tokens=20).text
+    assert found.speculation.sources["draft_model"].accepted > 0

@@ -89,8 +89,7 @@ class LiveSequence:
         """
         reused = self.begin(prompt)
         while self.unread:
-            if cancelled():
-                raise CancelledError("generation was cancelled while the prompt was read")
+            _check(cancelled)
             self.read()
         return reused
 
@@ -230,16 +229,18 @@ class LiveSequence:
         """Add one token that is not cached yet."""
         self.tokens.append(token)
 
-    def next_rows(self, n: int = 1) -> Output:
+    def next_rows(self, n: int = 1, *, cancelled: Callable[[], bool] = lambda: False) -> Output:
         """Compute every token that is not cached; the rows of logits follow the last n tokens.
 
         There must be so many that are not cached, and the backend must take them in one pass.
+        Raises CancelledError when `cancelled` says so before a pass.
         """
         assert 0 < n <= min(len(self.tokens) - self._valid, self._chunk)
         if self._checkpoints and self._saved is None:
-            self._fill(len(self.tokens) - n)
+            self._fill(len(self.tokens) - n, cancelled)
             self._saved = self.backend.checkpoint(self._seq)
-        self._fill(len(self.tokens) - self._chunk)
+        self._fill(len(self.tokens) - self._chunk, cancelled)
+        _check(cancelled)
         part = self.tokens[self._valid :]
         output = self.backend.forward([Rows(self._seq, part, logits_from=len(part) - n)])
         self._valid = len(self.tokens)
@@ -306,9 +307,10 @@ class LiveSequence:
         if refill:
             self._fill(length)
 
-    def _fill(self, length: int) -> None:
+    def _fill(self, length: int, cancelled: Callable[[], bool] = lambda: False) -> None:
         """Compute committed tokens up to `length`, a chunk in each pass."""
         while self._valid < length:
+            _check(cancelled)
             self._pass(min(self._valid + self._chunk, length))
 
     def _pass(self, upto: int) -> None:
@@ -353,6 +355,11 @@ class LiveSequence:
         seq, self._seq = self._seq, _NONE
         if seq != _NONE:
             self.backend.drop(seq)
+
+
+def _check(cancelled: Callable[[], bool]) -> None:
+    if cancelled():
+        raise CancelledError("generation was cancelled while the prompt was read")
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

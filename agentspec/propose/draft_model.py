@@ -60,7 +60,10 @@ class Reading(Protocol):
     def begin(self, turn: TurnContext) -> None: ...
 
     def read(self, ahead: Sequence[int]) -> Sequence[Law]:
-        """Append tokens; q before each of them and behind the last, in one pass."""
+        """Append tokens; q before each of them and behind the last, in one pass.
+
+        Raises CancelledError when the turn is cancelled.
+        """
         ...
 
     def append(self, token: int) -> None:
@@ -293,10 +296,15 @@ class _Grown:
         return self._chance(slots) if self._chance is not None else otherwise
 
 
+def _never() -> bool:
+    return False
+
+
 class LiveReading:
     """A `Reading` over a backend; its cache follows the committed tokens.
 
-    `spent` is told the seconds and the rows of every pass.
+    `spent` is told the seconds and the rows of every pass. A cancel is heard before each pass: the
+    first ones read the whole prompt, a chunk at a time, since nothing is read before it is asked.
     """
 
     def __init__(self, backend: Backend, target_vocab: int) -> None:
@@ -304,6 +312,7 @@ class LiveReading:
         self._vocab = target_vocab
         self.committed = 0
         self._sampling = SamplingParams()
+        self._cancelled: Callable[[], bool] = _never
         self.rows = 0
         self.spent: Callable[[float, int], None] | None = None
 
@@ -318,14 +327,14 @@ class LiveReading:
     def begin(self, turn: TurnContext) -> None:
         self.sequence.adopt(turn.tokens)
         self.committed = len(turn.tokens)
-        self._sampling = turn.sampling
+        self._sampling, self._cancelled = turn.sampling, turn.cancelled
 
     def read(self, ahead: Sequence[int]) -> Sequence[Law]:
         sequence = self.sequence
         for token in ahead:
             sequence.append(token)
         started, self.rows = time.perf_counter(), sequence.uncached
-        output = sequence.next_rows(len(ahead) + 1)
+        output = sequence.next_rows(len(ahead) + 1, cancelled=self._cancelled)
         settings = _GREEDY if self._sampling.greedy else self._sampling
         laws = [shape(output.logits(i)[: self._vocab], settings) for i in range(len(ahead) + 1)]
         if self.spent is not None:
@@ -348,6 +357,7 @@ class LiveReading:
         self.committed += len(tokens)
 
     def end(self) -> None:
+        self._cancelled = _never  # it knows the request, which nothing may keep
         # drafted tokens are still behind the committed ones when a step broke off
         self.sequence.correct(self.committed, ())
         self.sequence.settle()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from agentspec.backends.base import Rollback
 from agentspec.context import evidence
 from agentspec.engine.sampling import SeededChance
+from agentspec.errors import CancelledError
 from agentspec.propose.draft_model import DraftModel
 from agentspec.testing.loop import Loop, check_draft
 from agentspec.testing.scripted import ScriptedBackend, hashed_law
@@ -75,6 +77,42 @@ def test_catches_up_in_the_pass_that_drafts(
     assert backend.passes == []
     draft.propose(9)
     assert backend.passes == passes
+
+
+@pytest.mark.parametrize("rollback", [Rollback.TRIM, Rollback.CHECKPOINT])
+def test_a_cancel_is_heard_between_the_chunks_of_a_long_prompt(rollback: Rollback) -> None:
+    backend = ScriptedBackend(counting().law, VOCAB, rollback=rollback, max_rows=16)
+    draft = DraftModel(backend, target_vocab=VOCAB)
+    prompt = [1, 2, 3] * 20
+    heard: list[int] = []
+
+    def cancelled() -> bool:
+        heard.append(len(backend.passes))
+        return len(backend.passes) >= 2
+
+    draft.begin(replace(turn(prompt), cancelled=cancelled))
+    with pytest.raises(CancelledError):
+        draft.propose(3)
+    assert [len(rows) for rows in backend.passes] == [16, 16]
+    assert heard == [0, 1, 2]
+    draft.end()
+    # what was read counts, and the next turn asks its own request
+    check_draft(draft, prompt[:33])
+    draft.begin(turn(prompt))
+    assert draft.propose(3).tokens == (4, 5, 6)
+    assert sum(map(len, backend.passes)) == len(prompt) + 2
+    assert len(heard) == 3
+
+
+def test_a_long_prompt_is_read_in_the_same_passes_whoever_may_cancel() -> None:
+    passes = []
+    for cancelled in (turn([]).cancelled, lambda: False):
+        backend = ScriptedBackend(counting().law, VOCAB, max_rows=16)
+        draft = DraftModel(backend, target_vocab=VOCAB, k=2)
+        draft.begin(replace(turn([1] * 50), cancelled=cancelled))
+        draft.propose(2)
+        passes.append([len(rows) for rows in backend.passes])
+    assert passes[0] == passes[1] == [16, 16, 2, 16, 1]
 
 
 def test_stops_before_a_token_it_is_not_sure_of() -> None:
