@@ -170,7 +170,7 @@ class Page:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
-    def wait(self, script: str, seconds: float = 10) -> Any:
+    def wait(self, script: str, seconds: float = 30) -> Any:
         """The first true value of an expression."""
         end = time.monotonic() + seconds
         while True:

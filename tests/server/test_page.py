@@ -323,7 +323,7 @@ def test_an_open_page_does_not_keep_the_server(
     server = serve()
     page = look(server.url)
     server.signal()
-    server.thread.join(3)
+    server.thread.join(20)
     assert not server.thread.is_alive()
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
     page.wait("document.querySelector('#state').dataset.state === 'lost'")
@@ -381,6 +381,76 @@ def test_it_is_readable(serve: Any, look: Any, measured: None) -> None:
             page.resize(width, 900)
             assert page.run("document.documentElement.scrollWidth") == width
             assert page.run(CONTRAST) == []
+
+
+def colour(page: chromium.Page, selector: str) -> str:
+    return str(page.run(f"getComputedStyle(document.querySelector('{selector}')).color"))
+
+
+def test_a_slowdown_is_not_praised(serve: Any, look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = [40.0]
+    monkeypatch.setattr(Live, "_plain", lambda self: plain[0])
+    server = serve()
+    feed(server, SOME, end="stop")
+    feed(server, SOME)
+    page = look(server.url)
+    warning, praise = {}, {}
+    for dark in (False, True):
+        page.show(dark=dark, still=True)
+        assert page.text("#gain") == "≈ ×0.75"
+        assert page.text("#gain-name") == "slower than plain"
+        assert page.text("#fast-name") == "with drafts"
+        assert "≈ ×0.75" in page.text("#gain-note")
+        assert "slower than plain decoding, ≈ ×0.75" in page.text("#text-note")
+        found = {
+            colour(page, selector)
+            for selector in (
+                "#gain",
+                "#fast",
+                "#gain-note",
+                "#list .gain",
+                "#requests .number + td",
+            )
+        }
+        (warning[dark],) = found
+        assert page.run(CONTRAST) == []
+    for plain[0], name in ((12.5, "speed-up"), (30.3, "as fast as plain")):
+        page.wait(f"document.querySelector('#gain-name').textContent === '{name}'")
+        for dark in (False, True):
+            page.show(dark=dark, still=True)
+            praise[dark, name] = colour(page, "#gain")
+            assert colour(page, "#list .gain") != warning[dark]
+            assert praise[dark, name] != warning[dark]
+    for dark in (False, True):
+        assert praise[dark, "speed-up"] != praise[dark, "as fast as plain"]
+
+
+def test_nothing_is_estimated_where_nothing_was_drafted(
+    serve: Any, look: Any, measured: None
+) -> None:
+    server = serve()
+    alone: Pieces = [("only ", None), ("its own", None)]
+    feed(server, alone, end="stop")
+    feed(server, alone)
+    page = look(server.url)
+    page.wait("document.querySelectorAll('#list li').length === 2")
+    assert page.text("#fast") == "30.0"
+    assert page.text("#fast-name") == "speed"
+    assert (page.text("#plain"), page.text("#plain-note")) == ("–", "nothing drafted yet")
+    assert (page.text("#gain"), page.text("#gain-note")) == ("–", "nothing drafted")
+    gains = "[...document.querySelectorAll('#list .gain')].map((each) => each.textContent)"
+    assert page.run(gains) == ["–", "–"]
+    assert (
+        page.run("[...document.querySelectorAll('#requests tbody .number')][2].textContent") == "–"
+    )
+    assert "nothing drafted" in page.text("#text-note")
+    assert "≈" not in page.run("document.querySelector('#answers').innerText")
+    assert page.run("document.querySelector('.plain-line').getAttribute('d')") == ""
+    # an answer with drafts beside them has its own
+    feed(server, SOME)
+    page.wait("document.querySelector('#gain').textContent === '≈ ×2.40'")
+    assert page.run(gains) == ["×2.40", "–", "–"]
+    assert page.text("#plain") == "≈ 12.5"
 
 
 def test_it_moves_only_where_that_is_wanted(serve: Any, look: Any) -> None:

@@ -1,8 +1,8 @@
 // The last answers: a list, and the text of one with each token marked by who proposed it.
 
 import { $, bar, keyed, make, put, say } from "./dom.js";
-import { client, clock, count, duration, percent, speed, times } from "./format.js";
-import { label, OWN, parts, style } from "./sources.js";
+import { against, client, clock, count, duration, percent, speed, times } from "./format.js";
+import { label, OWN, parts, plainOf, style } from "./sources.js";
 
 const ENDS = {
   stop: "done",
@@ -11,6 +11,13 @@ const ENDS = {
   cancelled: "cancelled",
   failed: "failed",
   content_filter: "stopped",
+};
+
+const TITLES = {
+  slower: "slower than plain decoding would be, by the estimate",
+  faster: "faster than plain decoding would be, by the estimate",
+  even: "about as fast as plain decoding would be, by the estimate",
+  unknown: "no comparison: nothing was drafted, or nothing is measured yet",
 };
 
 export const stateText = (state) => ENDS[state] ?? state;
@@ -141,7 +148,11 @@ export class Answers {
     if (who.title !== answer.client) who.title = answer.client;
     say(how, stateText(answer.state));
     say(tokens, `${count(answer.tokens)} tok`);
-    say(gain, times(answer.tokens_per_second, answer.plain_per_second));
+    const plain = plainOf(answer);
+    const verdict = against(answer.tokens_per_second, plain);
+    say(gain, times(answer.tokens_per_second, plain));
+    put(gain, "data-gain", verdict);
+    put(gain, "title", TITLES[verdict]);
     bar(share, parts(answer).map(([n, k]) => [style(n), k / answer.tokens, `${label(n)}: ${count(k)}`]));
   }
 
@@ -171,6 +182,8 @@ export class Answers {
       },
     );
     if (!answer) return;
+    const plain = plainOf(answer);
+    const slower = against(answer.tokens_per_second, plain) === "slower";
     say(
       $("text-note"),
       [
@@ -178,7 +191,9 @@ export class Answers {
         answer.api,
         stateText(answer.state),
         `${speed(answer.tokens_per_second)} tok/s`,
-        answer.plain_per_second ? `plain ≈ ${speed(answer.plain_per_second)}` : "",
+        plain ? `plain ≈ ${speed(plain)}` : "",
+        answer.tokens && !answer.drafted ? "nothing drafted" : "",
+        slower ? `slower than plain decoding, ≈ ${times(answer.tokens_per_second, plain)}` : "",
         answer.passes ? `${(answer.tokens / answer.passes).toFixed(2)} tokens per pass` : "",
         `first token after ${duration(answer.first_token_seconds)}`,
         `${count(answer.cached_tokens)} of ${count(answer.prompt_tokens)} prompt tokens reused`,

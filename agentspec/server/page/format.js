@@ -18,6 +18,13 @@ export function percent(part, all) {
 
 export const times = (a, b) => (a > 0 && b > 0 ? `×${(a / b).toFixed(2)}` : "–");
 
+// a speed against the plain one; what lies within 2 % of it says nothing
+export function against(a, b) {
+  if (!(a > 0 && b > 0)) return "unknown";
+  const ratio = a / b;
+  return ratio < 0.98 ? "slower" : ratio > 1.02 ? "faster" : "even";
+}
+
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   if (seconds < 60) return `${seconds.toFixed(1)} s`;

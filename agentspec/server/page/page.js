@@ -4,9 +4,9 @@ import { Answers, stateText } from "./answers.js";
 import { Chart, trend } from "./chart.js";
 import { $, bar, keyed, make, put, say, svg } from "./dom.js";
 import { Feed } from "./feed.js";
-import { client, count, duration, percent, speed, times } from "./format.js";
+import { against, client, count, duration, percent, speed, times } from "./format.js";
 import { History, sum } from "./history.js";
-import { acceptedOf, label, ordered, OWN, style } from "./sources.js";
+import { acceptedOf, label, ordered, OWN, plainOf, style } from "./sources.js";
 
 const history = new History();
 const chart = new Chart($("chart"), $("reading"), history);
@@ -31,7 +31,7 @@ function draw() {
   $("empty").hidden = asked;
   $("drafts").hidden = $("running").hidden = !asked;
   requests(now);
-  chart.draw(now.totals.plain_per_second);
+  chart.draw(plainOf(everything(now)));
   sources(now);
   answers.live(now);
 }
@@ -49,33 +49,49 @@ function state(name, text) {
   }
 }
 
-function tiles({ totals, running, recent, kv, slots, queue }) {
-  const writing = running.filter((answer) => answer.state === "writing");
+// everything since the server started, what still runs included; speeds are those of what has ended
+function everything({ totals, running }) {
+  const all = { ...totals };
+  for (const answer of running) {
+    for (const name of ["tokens", "passes", "drafted", "accepted", "prompt_tokens", "cached_tokens"]) {
+      all[name] += answer[name];
+    }
+  }
+  return all;
+}
+
+// of answers that take turns: what all have written, in the time of their own passes
+function together(answers) {
+  const spent = answers.reduce((all, answer) => all + answer.tokens / answer.tokens_per_second, 0);
+  return spent ? answers.reduce((all, answer) => all + answer.tokens, 0) / spent : 0;
+}
+
+const NAMES = { slower: "slower than plain", faster: "speed-up", even: "as fast as plain", unknown: "speed-up" };
+
+function tiles(now) {
+  const { totals, running, recent, kv, slots, queue } = now;
+  const begun = running.filter((answer) => answer.state === "writing" && answer.tokens_per_second > 0);
   const newest = recent.findLast((answer) => answer.tokens > 0);
-  // answers that take turns: what all have written, in the time of their own passes
-  const begun = writing.filter((answer) => answer.tokens_per_second > 0);
-  const spent = begun.reduce((all, answer) => all + answer.tokens / answer.tokens_per_second, 0);
-  const fast = spent
-    ? begun.reduce((all, answer) => all + answer.tokens, 0) / spent
-    : (newest?.tokens_per_second ?? 0);
-  const plain = totals.plain_per_second;
-  tile("fast", speed(fast), spent ? "tok/s, now" : newest ? "tok/s, last answer" : "tok/s");
-  tile("plain", plain ? `≈ ${speed(plain)}` : "–", plain ? "tok/s, estimate" : "not measured yet");
-  const overall = totals.tokens_per_second;
+  const shown = begun.length ? begun : newest ? [newest] : [];
+  const all = everything(now);
+  const plain = plainOf(all);
+  // the answers without drafts go as fast as plain decoding, whatever the estimate says
+  const fast = together(shown.filter((answer) => answer.drafted > 0));
+  const verdict = against(fast, plain);
+  tile("fast", speed(together(shown)), begun.length ? "tok/s, now" : newest ? "tok/s, last answer" : "tok/s");
+  say($("fast-name"), fast && verdict !== "slower" ? "accelerated" : fast ? "with drafts" : "speed");
+  const missing = all.drafted || !all.tokens ? "not measured yet" : "nothing drafted yet";
+  tile("plain", plain ? `≈ ${speed(plain)}` : "–", plain ? "tok/s, estimate" : missing);
+  const overall = totals.drafted > 0 ? totals.tokens_per_second : 0;
+  const none = shown.length && !fast ? "nothing drafted" : "against plain decoding";
   tile(
     "gain",
     fast && plain ? `≈ ${times(fast, plain)}` : "–",
-    overall && plain ? `since start ≈ ${times(overall, plain)}` : "against plain decoding",
+    overall && plain ? `since start ≈ ${times(overall, plain)}` : none,
   );
-  const all = running.reduce(
-    (to, answer) => {
-      for (const name of ["tokens", "passes", "drafted", "accepted", "prompt_tokens", "cached_tokens"]) {
-        to[name] += answer[name];
-      }
-      return to;
-    },
-    { ...totals },
-  );
+  say($("gain-name"), NAMES[verdict]);
+  for (const id of ["fast", "gain"]) put($(id), "data-gain", verdict);
+  put($("gain-note"), "data-gain", against(overall, plain));
   tile("length", all.passes ? (all.tokens / all.passes).toFixed(2) : "–", `${count(all.tokens)} in ${count(all.passes)} passes`);
   tile("rate", percent(all.accepted, all.drafted), `${count(all.accepted)} of ${count(all.drafted)}`);
   tile(
@@ -142,8 +158,10 @@ function requests({ running }) {
       ]);
       say(note, total ? `${count(read)} of ${count(total)}${cached ? `, ${count(cached)} reused` : ""}` : "");
       say(tokens, count(answer.tokens));
+      const estimate = plainOf(answer);
       say(fast, speed(answer.tokens_per_second));
-      say(plain, answer.tokens && answer.plain_per_second ? `≈ ${speed(answer.plain_per_second)}` : "–");
+      put(fast, "data-gain", against(answer.tokens_per_second, estimate));
+      say(plain, estimate ? `≈ ${speed(estimate)}` : "–");
       say(time, duration(answer.seconds));
     },
   );

@@ -18,6 +18,9 @@ export const label = (name) => name.replaceAll("_", " ");
 export const acceptedOf = (sources) =>
   Object.values(sources).reduce((sum, each) => sum + each.accepted, 0);
 
+// plain decoding's speed as far as there is something to compare: without drafts it is the speed itself
+export const plainOf = (counts) => (counts.drafted > 0 ? counts.plain_per_second : null);
+
 // parts of an answer's tokens: [name, tokens], the target's own last
 export function parts(answer) {
   const found = ordered(Object.keys(answer.sources)).map((n) => [n, answer.sources[n].accepted]);
