@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from collections.abc import Generator
-from typing import Any
+from functools import partial
 from weakref import ref
 
 import pytest
 
 from agentspec.errors import EngineBusyError
 from agentspec.turns import Entrance, Ticket, Turnstile
-
-
-def start(work: Any) -> threading.Thread:
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return thread
-
-
-def wait_for(condition: Any, seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.001)
+from tests.threads import start, wait_for
 
 
 def taken(turn: Turnstile) -> Ticket:
@@ -48,8 +35,8 @@ def test_first_come_first_served() -> None:
 
     threads = []
     for n in range(12):
-        threads.append(start(lambda n=n: work(n)))
-        wait_for(lambda n=n: len(turn._line) == n + 2)
+        threads.append(start(partial(work, n)))
+        wait_for(partial(lambda n: len(turn._line) == n + 2, n))
     turn.release(first)
     for thread in threads:
         thread.join(10)
@@ -173,7 +160,7 @@ def test_a_release_by_the_garbage_collector_in_the_middle_of_a_wait() -> None:
     try:
         for threshold in range(1, 30):  # the collector runs at another allocation each time
             holder: list[Ticket] = []
-            start(lambda holder=holder: holder.append(taken(turn))).join(10)
+            start(partial(lambda held: held.append(taken(turn)), holder)).join(10)
             ticket = Ticket()
             Abandoned(holder.pop())
 
@@ -259,7 +246,7 @@ def test_the_older_stand_in_front_whenever_they_come() -> None:
             places.leave(places.enter(age))
 
         threads.append(start(work))
-        wait_for(lambda waiting=waiting: places.door.waiting == waiting)
+        wait_for(partial(lambda n: places.door.waiting == n, waiting))
     places.leave(first)
     for thread in threads:
         thread.join(10)
@@ -280,7 +267,7 @@ def test_as_many_are_inside_as_are_let_in() -> None:
             inside -= 1
             places.leave(ticket)
 
-    threads = [start(lambda n=n: work(n)) for n in range(8)]
+    threads = [start(partial(work, n)) for n in range(8)]
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()

@@ -14,8 +14,9 @@ def start(work: Callable[[], Any]) -> threading.Thread:
     return thread
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Wait until it is true. A machine that does much else at a time needs seconds for little."""
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.001)

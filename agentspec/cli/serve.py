@@ -84,7 +84,8 @@ def serve(
 ) -> None:
     """Serve MODEL (a catalog name or GGUF path; default: the configured one) until stopped.
 
-    The first Ctrl-C or SIGTERM lets running answers finish, the second ends them.
+    The first Ctrl-C or SIGTERM lets running answers finish: exit code 0. The second ends them: 130
+    after Ctrl-C, 143 after SIGTERM. Conversations are kept in --sessions-dir either way.
     """
     try:
         import starlette  # noqa: F401
@@ -129,7 +130,13 @@ def serve(
         with load_engine(model, exact=exact or None, workspace=workspace, **load) as engine:
             app = create_app(engine, options)
             where = address(sock, options.host)
-            ended_by = run(app, sock, options, ready=lambda: _announce(where, engine, options))
+            ended_by = run(
+                app,
+                sock,
+                options,
+                ready=lambda: click.echo(_announced(where, engine, options)),
+                draining=_finishing,
+            )
     if ended_by is not None:
         ctx.exit(ExitCode.INTERRUPTED if ended_by == signal.SIGINT else 128 + ended_by)
 
@@ -143,11 +150,19 @@ def _keys(flags: Sequence[str], file: Path | None, settings: Settings) -> tuple[
     return check_keys(keys)
 
 
-def _announce(where: str, engine: Engine, options: ServerOptions) -> None:
-    key = "an API key is asked" if options.keys else "no API key"
-    page = f", page at {where}/" if options.page else ""
-    click.echo(
-        f"serving {engine.model} at {where}/v1 (OpenAI) and {where} (Anthropic){page}; {key}; "
-        f"{engine.target.n_ctx} tokens of context; configure a client: agentspec print-config "
-        f"CLIENT --url {where}; Ctrl-C stops",
-    )
+def _announced(where: str, engine: Engine, options: ServerOptions) -> str:
+    """What is printed once requests are taken; programs find the address in the first line."""
+    lines = [
+        f"serving {engine.model} at {where} ({engine.target.n_ctx} tokens of context)",
+        f"  base URL {where}/v1 (Anthropic: {where})",
+        f"  API key  {'needed' if options.keys else 'not needed'}",
+        *([f"  watch    {where}/"] if options.page else ()),
+        f"  connect  agentspec print-config CLIENT --url {where}",
+    ]
+    return "\n".join(lines)
+
+
+def _finishing(answers: int) -> None:
+    if answers:
+        what = "1 answer" if answers == 1 else f"{answers} answers"
+        click.echo(f"finishing {what}, again to stop at once", err=True)

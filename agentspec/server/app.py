@@ -86,6 +86,8 @@ def create_app(engine: Engine, options: ServerOptions | None = None) -> Starlett
             on("/events", _events),
             *static.routes(),
         ]
+    else:
+        routes.append(Route("/", static.no_page))
     app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error})
     app.add_middleware(Guard, options=options)
     app.state.server = state

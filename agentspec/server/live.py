@@ -241,7 +241,9 @@ class Live:
         self._closed = True
 
     async def events(self) -> AsyncGenerator[str, None]:
-        """The stream of `/events`. Raises Failure 429 when too many listen."""
+        """The stream of `/events`. Raises Failure 429 when too many listen, 503 when closed."""
+        if self._closed:
+            raise Failure(503, "the server is stopping", "unavailable_error", retry_after=5)
         if self._readers >= _MOST_READERS:
             raise Failure(429, "too many pages listen to /events", "rate_limit_error")
         self._readers += 1

@@ -7,6 +7,7 @@ import errno
 import logging
 import signal
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -23,7 +24,9 @@ from agentspec.server.options import ServerOptions
 _log = logging.getLogger(__name__)
 
 _MOST_CONNECTIONS = 512
-_FORCED_SECONDS = 5.0
+_TOLD_SECONDS = 5.0
+_FORCED_SECONDS = 1.0
+_CUT_SECONDS = 60.0
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -99,9 +102,18 @@ class Protocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn that drains: the first signal lets answers finish, the second ends them."""
+    """uvicorn that drains: the first signal lets answers finish, the second ends them.
 
-    def __init__(self, app: Starlette, options: ServerOptions) -> None:
+    `draining` is told at the first one how many answers that are.
+    """
+
+    def __init__(
+        self,
+        app: Starlette,
+        options: ServerOptions,
+        *,
+        draining: Callable[[int], None] = lambda answers: None,
+    ) -> None:
         class OwnProtocol(Protocol):
             header_seconds = options.header_seconds
 
@@ -117,14 +129,15 @@ class Server(uvicorn.Server):
                 proxy_headers=False,
                 limit_concurrency=_MOST_CONNECTIONS,
                 timeout_keep_alive=15,
-                timeout_graceful_shutdown=round(_FORCED_SECONDS),
+                timeout_graceful_shutdown=round(_TOLD_SECONDS),
                 h11_max_incomplete_event_size=64 << 10,
             )
         )
         self._state: State = app.state.server
         self._options = options
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._draining: asyncio.Task[None] | None = None
+        self._told = draining
+        self._stopping: asyncio.Task[None] | None = None
         self.ended_by: int | None = None
         """The signal that ended it by force, None when everything was finished."""
 
@@ -140,14 +153,15 @@ class Server(uvicorn.Server):
 
     def stop(self, sig: int = signal.SIGTERM) -> None:
         """Drain; called again, end at once. For the event loop's thread."""
-        if self._draining is None:
-            _log.info("finishing what runs; once more to stop at once")
-            self._state.line.draining = True
-            self._draining = asyncio.ensure_future(self._drain())
-            return
-        self.ended_by = sig
-        self._draining.cancel()
-        self._end()
+        line = self._state.line
+        if self._stopping is None:
+            line.draining = True
+            self._told(line.running + line.waiting)
+            self._stopping = asyncio.ensure_future(self._drain())
+        elif self.ended_by is None and not self._stopping.done():
+            self.ended_by = sig
+            self._stopping.cancel()
+            self._stopping = asyncio.ensure_future(self._end(_FORCED_SECONDS))
 
     async def _drain(self) -> None:
         try:
@@ -155,14 +169,29 @@ class Server(uvicorn.Server):
                 await self._state.line.idle()
         except TimeoutError:
             _log.warning("answers still ran after %g s", self._options.drain_seconds)
-        self._end()
+        await self._end(_TOLD_SECONDS)
 
-    def _end(self) -> None:
+    async def _end(self, seconds: float) -> None:
+        """Stop what runs, give clients so long to read the end of it, and hang up.
+
+        uvicorn would cancel what still runs, and print each as an error of ours.
+        """
+        connections = self.server_state.connections
         self._state.stop_all()
         self._state.live.close()
+        for connection in list(connections):
+            connection.shutdown()
+        await self._quiet(seconds)
+        for connection in list(connections):
+            connection.transport.abort()
+        await self._quiet(_CUT_SECONDS)  # a pass that runs has its end, and is heard by then
         self.should_exit = True
-        if self.ended_by is not None:
-            self.force_exit = True
+
+    async def _quiet(self, seconds: float) -> None:
+        """Wait until no connection is open and no request runs, so long at most."""
+        state, end = self.server_state, time.monotonic() + seconds
+        while (state.connections or state.tasks) and time.monotonic() < end:
+            await asyncio.sleep(0.01)
 
 
 def serve(
@@ -171,12 +200,14 @@ def serve(
     options: ServerOptions,
     *,
     ready: Callable[[], None] = lambda: None,
+    draining: Callable[[int], None] = lambda answers: None,
 ) -> int | None:
     """Serve on a bound socket until a signal; the signal that ended it by force, else None.
 
-    `ready` is called once requests are taken.
+    `ready` is called once requests are taken, `draining` at the first signal with the number of
+    answers that still run or wait.
     """
-    server = Server(app, options)
+    server = Server(app, options, draining=draining)
 
     async def main() -> None:
         async def announce() -> None:

@@ -26,11 +26,15 @@ def routes() -> list[BaseRoute]:
     return [Route("/", _index), Route("/favicon.ico", _icon), Route("/page/{name}", _file)]
 
 
+async def no_page(request: Request) -> Response:
+    """What `/` is without the page: those who look whether a server lives ask for it."""
+    return PlainTextResponse(
+        "agentspec serves a model here: OpenAI's API at /v1, Anthropic's at /v1/messages, "
+        "described by /openapi.json\n"
+    )
+
+
 async def _index(request: Request) -> Response:
-    if not (_FOLDER / "index.html").is_file():
-        return PlainTextResponse(
-            "agentspec serves a model here; /openapi.json says how to ask it\n"
-        )
     return _give("index.html")
 
 

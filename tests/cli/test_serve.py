@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agentspec.cli import main
+from agentspec.engine.kept import SessionStore
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -31,12 +33,15 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from agentspec import loading
+from agentspec.engine.kept import SessionStore
 from tests.conftest import Chat
 
 def load_engine(model=None, **settings):
     print("loaded", model, sorted((k, v) for k, v in settings.items() if v is not None), flush=True)
     chat = Chat()
-    engine = chat.engine(chat.writing("Hello." * 40), max_tokens=4000)
+    folder = settings["sessions_dir"]
+    store = SessionStore(folder, "key") if folder else None
+    engine = chat.engine(chat.writing("Hello." * 40), max_tokens=4000, sessions=store)
     forward = engine.target.forward
     def slow(rows):
         time.sleep(0.01)
@@ -106,7 +111,9 @@ class Process:
         assert self.process.stdout is not None
         self.loaded = self.process.stdout.readline()
         self.announced = self.process.stdout.readline()
-        self.url = self.announced.partition(" at ")[2].partition("/v1 ")[0]
+        self.url = self.announced.partition(" at ")[2].partition(" ")[0]
+        while self.announced and "print-config" not in self.announced:
+            self.announced += self.process.stdout.readline()
 
     def ask(self, path: str, body: Any = None, **headers: str) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -158,9 +165,13 @@ def test_it_serves_and_a_signal_ends_it(start: Any) -> None:
     assert server.loaded.startswith("loaded some-model")
     for setting in ("('max_tokens', 2048)", "('max_sessions', 2)", "('normalise', 'cch')"):
         assert setting in server.loaded
-    assert server.announced.count("\n") == 1
-    assert "serving local at http://127.0.0.1:" in server.announced
-    assert "print-config" in server.announced
+    lines = server.announced.splitlines()
+    assert lines[0].startswith(f"serving local at {server.url} (")
+    assert f"{server.url}/v1" in lines[1]
+    assert lines[2].split() == ["API", "key", "needed"]
+    assert lines[3].endswith(f" {server.url}/")
+    assert lines[4].endswith(f"agentspec print-config CLIENT --url {server.url}")
+    assert all(len(line) <= 80 for line in lines)
     with pytest.raises(urllib.error.HTTPError) as refused:
         server.ask("/v1/models")
     refused.value.close()
@@ -195,14 +206,47 @@ def test_a_signal_lets_an_answer_finish_and_a_second_ends_it(start: Any, again: 
             text = answer.read().decode()
         except OSError:
             text = ""
-    code, _ = server.end()
+    code, rest = server.end()
+    assert rest == "finishing 1 answer, again to stop at once\n"
     if again:
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 60  # half of what draining may take
         assert "[DONE]" not in text
         assert code == 130
     else:
         assert text.endswith("data: [DONE]\n\n")
         assert code == 0
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_is_quiet_whoever_listens(start: Any, tmp_path: Path, sent: int) -> None:
+    kept = tmp_path / "kept"
+    server = start("--no-speculation", "--sessions-dir", str(kept))
+    listening = urllib.request.urlopen(server.url + "/events", timeout=20)
+    # one that reads nothing, so that its answer cannot be told the end
+    deaf = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=20)
+    deaf.sendall(b"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    with listening, deaf, server.begin_stream() as answer:
+        listening.readline()
+        for _ in range(120):  # so much that the conversation is worth keeping
+            answer.readline()
+        server.process.send_signal(sent)
+        assert server.process.stdout is not None
+        told = server.process.stdout.readline()
+        server.process.send_signal(sent)
+        with contextlib.suppress(OSError):
+            answer.read()
+        code, rest = server.end()
+    assert told == "finishing 1 answer, again to stop at once\n"
+    assert rest == ""
+    assert code == 128 + sent
+    assert len(SessionStore(kept, "key").found()) == 1
+
+
+def test_without_the_page_there_is_no_word_of_it(start: Any) -> None:
+    server = start("--no-page")
+    lines = server.announced.splitlines()
+    assert [line.split()[0] for line in lines] == ["serving", "base", "API", "connect"]
+    assert lines[2].split() == ["API", "key", "not", "needed"]
 
 
 def test_print_config_asks_nobody_when_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+
+from tests.threads import wait_for
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -45,13 +46,6 @@ def sse_events(text: str) -> list[tuple[str | None, Any]]:
             text = "\n".join(data)
             found.append((name, text if text == "[DONE]" else json.loads(text)))
     return found
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
 
 
 @pytest.fixture

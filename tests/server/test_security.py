@@ -299,6 +299,18 @@ def test_unknown_paths_and_methods_in_the_bodies_of_each_api(client: Any) -> Non
 def test_without_the_page_no_text_is_kept(client: Any) -> None:
     here = client(page=False)
     assert here.post(CHAT, json={"messages": HI}).status_code == 200
-    for path in ("/", "/events", "/api/live", "/page/index.html"):
+    for path in ("/events", "/api/live", "/page/index.html"):
         assert here.get(path).status_code == 404
     assert not here.state.live._recent
+
+
+@pytest.mark.parametrize("page", [True, False])
+def test_who_looks_whether_a_server_lives_asks_for_the_root(client: Any, page: bool) -> None:
+    here = client(page=page, keys=(KEY,))
+    assert here.head("/").status_code == here.get("/").status_code == 200
+    assert here.head("/").content == b""
+    if not page:
+        (line,) = here.get("/").text.splitlines()
+        assert "agentspec" in line
+        assert "/openapi.json" in line
+    assert here.head("/health").status_code == 200

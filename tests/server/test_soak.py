@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.conftest import TOOL, wait_for
+from tests.server.conftest import TOOL
+from tests.threads import wait_for
 
 pytestmark = pytest.mark.soak
 
