@@ -55,16 +55,18 @@ def plan(
 ) -> None:
     """Tell how much memory MODEL takes, what fits, and what to give up when it does not.
 
-    Only headers are read, no weights. MODEL is a catalog name or the path of a GGUF file. Sizes
-    are estimates: within 5 % of what llama.cpp reserves for models without recurrent layers.
+    Only headers are read, no weights. MODEL is a catalog name or the path of a GGUF file; of a name
+    that is not on disk there is only what the catalog knows. Sizes are estimates: within 5 % of
+    what llama.cpp reserves for models without recurrent layers.
     """
     from agentspec.config import load_settings
     from agentspec.models.memory import Load, ModelSize
     from agentspec.models.plan import draft_worth, place, steps
 
     settings = load_settings({"draft": draft, "n_ctx": context, "kv_type": kv_type})
-    found = _find(model, settings.models_dir, as_json=as_json)
+    found = _find(model, settings.models_dir)
     if found is None:
+        _tell_known(model, *_room(vram), as_json=as_json)
         return
     target_path, draft_path = found
     if settings.draft is not None:
@@ -113,8 +115,8 @@ def plan(
     click.echo("\n".join(lines))
 
 
-def _find(model: str, models_dir: Path | None, *, as_json: bool) -> tuple[Path, Path | None] | None:
-    """Files of target and draft model; None where only the catalog's size could be told."""
+def _find(model: str, models_dir: Path | None) -> tuple[Path, Path | None] | None:
+    """Files of target and draft model; None for a name of the catalog that is not on disk."""
     from agentspec.errors import ModelNotFoundError
     from agentspec.models import catalog
 
@@ -122,20 +124,32 @@ def _find(model: str, models_dir: Path | None, *, as_json: bool) -> tuple[Path, 
         found = catalog.resolve(model, models_dir)
         return found.path, found.draft
     except ModelNotFoundError:
-        if model not in catalog.names() or not catalog.entry(model).size:
+        if model not in catalog.names():
             raise
+    return None
+
+
+def _tell_known(model: str, room: Room, device: str, *, as_json: bool) -> None:
+    """What the catalog alone can say: a header comes with its file, and wheels come whole."""
+    from agentspec.models import catalog
+    from agentspec.models.plan import RESERVE
+
     entry = catalog.entry(model)
     get = f"agentspec models pull {model}"
+    most = room.gpu if room.gpu is not None else room.system
+    fits = None if entry.size is None else entry.size + RESERVE <= most
     if as_json:
-        click.echo(
-            json.dumps({"model": model, "on_disk": False, "weights": entry.size, "get": get})
-        )
+        known = {"weights": entry.size, "weights_fit": fits, "suits": entry.suits}
+        click.echo(json.dumps({"model": model, "on_disk": False, **known, "get": get}))
+        return
+    click.echo(f"{model} is not on disk; meant for: {entry.suits}")
+    if entry.size is None:
+        click.echo("the catalog does not know its size")
     else:
-        click.echo(
-            f"{model} is not on disk. By the catalog its weights take {size(entry.size or 0)}; its "
-            f"cache and what fits can be told from its header. Get it with: {get}"
-        )
-    return None
+        where = "on the GPU" if room.gpu is not None else "into memory"
+        verdict = f"fit {where}" if fits else f"do not fit {where}"
+        click.echo(f"its weights take {size(entry.size)}, which {verdict} ({_had(room, device)})")
+    click.echo(f"its KV cache, and so what fits, is told from its header; get it with: {get}")
 
 
 def _room(vram: int | None) -> tuple[Room, str]:
@@ -251,21 +265,27 @@ def _mark(placed: Placement) -> str:
     return f"{100 * placed.gpu_layers // max(placed.all_layers, 1)}%"
 
 
+def _had(room: Room, device: str) -> str:
+    return f"{device}; {size(room.system)} of memory free"
+
+
 def _fit_lines(now: Placement, room: Room, device: str) -> Iterator[str]:
-    yield f"device: {device}; {size(room.system)} of memory free"
-    held = f"memory {size(now.system_bytes)}"
-    if room.gpu is not None:
-        held = f"GPU {size(now.gpu_bytes)}, {held}"
+    from agentspec.models.plan import RESERVE
+
+    yield f"device: {_had(room, device)}"
+    held = f"takes {size(now.system_bytes)} of memory"
+    beside = f"{size(RESERVE)} of that for the process itself"
+    if room.gpu is not None and now.gpu_bytes:
+        held = f"takes {size(now.gpu_bytes)} of the GPU and {size(now.system_bytes)} of memory"
+        beside = f"{size(RESERVE)} of each for the driver and the process itself"
     if now.whole:
         where = "all layers on the GPU" if room.gpu is not None else "in memory"
-        yield f"fits: {where} ({held}, 512 MiB of it in reserve for each)"
+        yield f"fits: {where}; {held}, {beside}"
     elif now.fits:
-        yield (
-            f"fits in part: n_gpu_layers {now.gpu_layers} of {now.all_layers} ({held}, 512 MiB of "
-            "it in reserve for each); each layer outside slows every token"
-        )
+        yield f"fits in part: n_gpu_layers {now.gpu_layers} of {now.all_layers}; {held}, {beside}"
+        yield "  each layer outside the GPU slows every token"
     else:
-        yield f"does not fit: it would take {held}"
+        yield f"does not fit: {held}, {beside}"
 
 
 def _step_lines(given_up: list[Step], now: Placement, then: DraftWorth | None) -> Iterator[str]:

@@ -50,7 +50,8 @@ def test_sizes_and_what_fits(tiny: str) -> None:
     assert "tiny: llama, 2 layers" in text
     assert "KV cache           1.0 MiB   0.2 KiB a token" in text
     assert "no GPU (no NVIDIA driver answers: none here); give --vram" in text
-    assert "fits: in memory" in text
+    fits = next(line for line in text.splitlines() if line.startswith("fits: in memory; takes "))
+    assert fits.endswith(" of memory, 512 MiB of that for the process itself")
     assert "8,192 MiB of memory free" in text
 
 
@@ -151,13 +152,31 @@ def test_a_known_name_that_is_not_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_p
     put_catalog(monkeypatch, tmp_path, 20 << 30)
     result = run("known")
     assert result.exit_code == 0
-    assert "its weights take 20.0 GiB" in result.stdout
-    assert "agentspec models pull known" in result.stdout
-    assert json.loads(run("known", "--json").stdout)["on_disk"] is False
+    assert "its weights take 20.0 GiB, which do not fit into memory (no GPU" in result.stdout
+    assert result.stdout.endswith("get it with: agentspec models pull known\n")
+    large = run("known", "--vram", "24GiB").stdout
+    assert "which fit on the GPU (a GPU of 24.0 GiB, as --vram says; " in large
+    data = json.loads(run("known", "--json").stdout)
+    assert (data["on_disk"], data["weights"], data["weights_fit"]) == (False, 20 << 30, False)
     put_catalog(monkeypatch, tmp_path, None)
     unknown = run("known")
-    assert unknown.exit_code == 1
-    assert "get it with: agentspec models pull known" in unknown.stderr
+    assert unknown.exit_code == 0
+    assert unknown.stdout.splitlines() == [
+        "known is not on disk; meant for: tests",
+        "the catalog does not know its size",
+        "its KV cache, and so what fits, is told from its header; "
+        "get it with: agentspec models pull known",
+    ]
+    assert json.loads(run("known", "--json").stdout)["weights_fit"] is None
+    nobody = run("unknown")
+    assert nobody.exit_code == 1
+    assert len(nobody.stderr.splitlines()) == 1
+
+
+def test_what_is_held_back_is_said_of_each(tiny: str) -> None:
+    whole = run(tiny, "--vram", "1GiB", "--context", "64").stdout
+    assert "fits: all layers on the GPU; takes 51" in whole
+    assert "512 MiB of each for the driver and the process itself" in whole
 
 
 @pytest.mark.parametrize(
