@@ -23,6 +23,7 @@ class Screen:
         self._shown = False
         self._turn = 0
         self._phase = ""
+        self._doing = ""
         self._rows = 0
         self._last = 0.0
 
@@ -50,15 +51,21 @@ class Screen:
             self.say(f"  planted  {line}", "dim")
 
     def turn(self, number: int) -> None:
-        self._turn, self._rows, self._last = number, 0, 0.0
-        if number == 1 and not self._moving:
-            self.say("  reading the prompt …")
+        self._turn, self._last = number, 0.0
 
     def passed(self, what: str, rows: int) -> None:
         """A pass is over, or with no rows a phase begins."""
         if rows == 0:
-            self._phase, self._rows = what, 0
+            self._phase, self._doing = what, ""
             return
+        doing = what or self._phase
+        if doing != self._doing:
+            self._doing, self._rows = doing, 0
+            if self._turn == 1 and not self._moving:
+                # once is enough where lines stay
+                self.say(
+                    "  reading the prompt …" if what == "reading" else f"  generating, {doing} …"
+                )
         self._rows += rows if what else 1
         now = time.monotonic()
         if now - self._last < 0.1:

@@ -386,9 +386,25 @@ def test_a_terminal_sees_the_line_move() -> None:
     screen.turn(1)
     screen.passed("plain", 0)
     screen.passed("reading", 128)
+    screen._last = 0.0
+    screen.passed("", 1)
     screen.say("done", "good")
     assert "reading the prompt: 128 tokens" in out.getvalue()
+    assert "plain: pass 1 …" in out.getvalue()
     assert out.getvalue().endswith("\r\x1b[K\x1b[32mdone\x1b[0m\n")
+
+
+def test_without_a_terminal_the_first_turn_says_what_it_does() -> None:
+    out = io.StringIO()
+    screen = Screen(out, color=False, moving=False)
+    for turn in (1, 2):
+        screen.turn(turn)
+        for phase in ("plain", "accelerated"):
+            screen.passed(phase, 0)
+            for what in ("reading", "reading", "", "") if phase == "plain" else ("", ""):
+                screen.passed(what, 128 if what else 1)
+    lines = ["  reading the prompt …", "  generating, plain …", "  generating, accelerated …"]
+    assert out.getvalue().splitlines() == lines
 
 
 @pytest.mark.weights
