@@ -104,6 +104,58 @@ def calls_of(text: str, family: str, declared: list[Tool]) -> list[tuple[str, An
     return [(name, json.loads("".join(parts))) for name, parts in found]
 
 
+PART = {"type": "object", "properties": {"k": {"type": "string", "pattern": "a+"}}}
+# what a Python literal of it does not hold; the pattern of a string is held
+PYTHON_NOTES: list[tuple[dict[str, Any], set[str]]] = [
+    (
+        {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 3},
+        {"minItems", "maxItems"},
+    ),
+    ({"type": "array", "minItems": 2}, {"minItems"}),
+    (
+        {"type": "array", "items": {"$ref": "#/$defs/part", "required": ["k"]}},
+        {"items.required"},
+    ),
+    ({"type": "object", "properties": {"a": PART}, "required": ["a", "b"]}, {"required"}),
+    ({"type": "object", "properties": {"a": {"pattern": "x"}}}, {"properties.a.pattern"}),
+    ({"type": "object", "additionalProperties": {"type": "string"}}, {"additionalProperties"}),
+    ({"type": "object", "additionalProperties": True, "properties": {}, "required": []}, set()),
+    (
+        {"anyOf": [{"type": "integer", "minimum": 3}, {"type": "null"}], "maxLength": 4},
+        {"maxLength"},
+    ),
+    ({"enum": ["a", "b"], "maxLength": 1}, {"maxLength"}),
+    ({"type": ["string", "null"], "pattern": "a+", "description": "an a"}, set()),
+    (PART, set()),
+    (PARAMETERS["properties"]["mode"], set()),  # type: ignore[index]
+]
+
+
+@pytest.mark.parametrize(("schema", "dropped"), PYTHON_NOTES)
+def test_what_a_python_literal_does_not_hold_is_noted(
+    make_tokenizer: Callable[..., Any], schema: dict[str, Any], dropped: set[str]
+) -> None:
+    parameters = {"type": "object", "properties": {"p": schema}, "$defs": {"part": PART}}
+    declared = parse_tools([{"function": {"name": "f", "parameters": parameters}}])
+    notes = constraint.tool_calls(
+        declared, "required", make_tokenizer([EOS], EOS), shape=FORMATS["pythonic"]().shape
+    ).notes
+    path = "tools[0].function.parameters.properties.p"
+    end = " is not held: this model writes values as Python does"
+    assert {note.removeprefix(f"{path}.").removesuffix(end) for note in notes} == dropped
+
+
+def test_notes_of_what_is_not_held_are_few(make_tokenizer: Callable[..., Any]) -> None:
+    many = {f"p{i}": {"type": "array", "minItems": i} for i in range(50)}
+    declared = parse_tools(
+        [{"function": {"name": "f", "parameters": {"type": "object", "properties": many}}}]
+    )
+    one = constraint.tool_calls(
+        declared, "required", make_tokenizer([EOS], EOS), shape=FORMATS["pythonic"]().shape
+    )
+    assert len(one.notes) == 16
+
+
 @pytest.mark.parametrize("family", FORMATS)
 @pytest.mark.parametrize("choice", ["required", "=open_file"])
 def test_what_the_grammar_allows_is_read_as_calls(tokenizer: Any, family: str, choice: str) -> None:

@@ -41,8 +41,8 @@ class CallGrammar:
         self._shape = shape
         self._specials = vocabulary(tokenizer).specials
         self._rules: list[str] = []
-        self._literals = PythonLiterals(self._rules)
         self.notes: list[str] = []
+        self._literals = PythonLiterals(self._rules, self.notes)
 
     def required(self, tools: Sequence[tuple[str, Tool]], *, parallel: bool) -> str:
         """Nothing but calls, at least one; each tool comes with its path in the request."""

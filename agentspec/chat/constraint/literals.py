@@ -22,20 +22,41 @@ _ANY = (
     'PY_NAME: "True" | "False" | "None"',
 )
 _SCALARS = {"string", "integer", "number"}
+_MOST_NOTES = 16
+
+# What says something of values of one kind only, and what of every kind.
+_OF_ARRAYS = {"items", "additionalItems", "prefixItems", "contains", "minItems", "maxItems"}
+_OF_OBJECTS = {
+    *("properties", "patternProperties", "additionalProperties", "required"),
+    *("minProperties", "maxProperties"),
+}
+_OF_STRINGS = {"pattern", "format", "minLength", "maxLength"}
+_OF_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+_OF_ALL = {"$ref", "enum", "const", "anyOf", "oneOf", "allOf", "not"}
+_OF = {"array": _OF_ARRAYS, "object": _OF_OBJECTS, "boolean": set[str](), "null": set[str]()}
+_KEYWORDS = _OF_ARRAYS | _OF_OBJECTS | _OF_STRINGS | _OF_NUMBERS | _OF_ALL
 
 
 class PythonLiterals:
-    """Adds rules for values to a grammar, each part of a schema once."""
+    """Adds rules for values to a grammar, each part of a schema once.
 
-    def __init__(self, rules: list[str]) -> None:
+    What of a schema the rules do not hold is added to `notes`.
+    """
+
+    def __init__(self, rules: list[str], notes: list[str]) -> None:
         self._rules = rules
+        self._notes = notes
+        self._noted: set[str] = set()
         self._known: dict[str, str] = {}
 
     def rule(
         self, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str, depth: int = 0
     ) -> str:
         """The name of the rule of a schema's values. Raises InvalidRequestError."""
-        schema = _resolved(schema, shared)
+        found = _resolved(schema, shared)
+        if found is not schema:
+            self._note(schema, where, {"$ref"}, _KEYWORDS)
+        schema = found
         key = json.dumps(schema, sort_keys=True)
         if key not in self._known:
             name = f"py{len(self._known)}"
@@ -47,6 +68,14 @@ class PythonLiterals:
             self._known[key] = name
             self._rules.append(f"{name}: {self._body(name, schema, shared, where, depth)}")
         return self._known[key]
+
+    def _note(self, schema: Mapping[str, Any], where: str, held: set[str], said: set[str]) -> None:
+        """Note what a schema says that is not held; `said` is what can say anything here."""
+        for key in sorted((said & set(schema)) - held):
+            note = f"{where}.{key} is not held: this model writes values as Python does"
+            if note not in self._noted and len(self._noted) < _MOST_NOTES:
+                self._noted.add(note)
+                self._notes.append(note)
 
     def _body(
         self,
@@ -62,25 +91,36 @@ class PythonLiterals:
 
         named = schema.get("enum", [schema["const"]] if "const" in schema else None)
         if isinstance(named, (list, tuple)):
+            self._note(schema, where, {"enum", "const"}, _KEYWORDS)
             return " | ".join(json.dumps(python(value), ensure_ascii=False) for value in named)
         for key in ("anyOf", "oneOf"):
             if isinstance(schema.get(key), (list, tuple)):
+                self._note(schema, where, {key}, {*_KEYWORDS, "type"})
                 return " | ".join(below(p, f".{key}[{i}]") for i, p in enumerate(schema[key]))
         kinds = schema.get("type")
         if isinstance(kinds, (list, tuple)) and kinds:
             return " | ".join(below({**schema, "type": kind}, "") for kind in kinds)
         if kinds in _SCALARS:
             return f"%json {json.dumps({**shared, **schema, 'x-guidance': _STRING})}"
+        said = _OF_ALL | _OF[kinds] if isinstance(kinds, str) and kinds in _OF else _KEYWORDS
+        if kinds == "boolean" or kinds == "null":
+            self._note(schema, where, set(), said)
         if kinds == "boolean":
             return '"True" | "False"'
         if kinds == "null":
             return '"None"'
         if kinds == "array" and isinstance(schema.get("items"), Mapping):
+            self._note(schema, where, {"items"}, said)
             item = below(schema["items"], ".items")
             return f'"[" ({item} (", " {item})*)? "]"'
         properties = schema.get("properties")
         if kinds == "object" and isinstance(properties, Mapping) and properties:
             required = schema.get("required") or ()
+            # further properties are never written, whatever they may be
+            held = {"properties", "additionalProperties"}
+            if all(isinstance(key, str) and key in properties for key in required):
+                held.add("required")
+            self._note(schema, where, held, said)
             last = len(properties)
             for i, (key, part) in enumerate(properties.items()):
                 entry = f"{json.dumps(python(key) + ': ', ensure_ascii=False)} "
@@ -94,6 +134,9 @@ class PythonLiterals:
                 ]
             self._rules += [f'{name}_first{last}: ""', f'{name}_next{last}: ""']
             return f'"{{" {name}_first0 "}}"'
+        free = {key for key in ("items", "additionalProperties") if schema.get(key) is True}
+        free |= {key for key in ("properties", "required") if not schema.get(key)}
+        self._note(schema, where, free, said)
         if _ANY[0] not in self._rules:
             self._rules += _ANY
         return {"array": "py_list", "object": "py_dict"}.get(str(kinds), "py_any")
