@@ -3,6 +3,9 @@
 Two files each: the backend's state, and a list of its tokens that names it. The list is written
 last and each file at once or not at all, so a sequence is there when its list is; what a crash
 leaves without one is removed later. A file that is not what it was costs its sequence, no more.
+
+Several processes may keep to one folder: whatever one of them replaces or removes is gone for the
+others, not damaged, and each writes a note of its own beside those that it has not read.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from agentspec.files import replacing
 _log = logging.getLogger(__name__)
 
 _VERSION = 2
-_LIST, _STATE = ".session.json", ".state"
+_LIST, _STATE, _NOTE = ".session.json", ".state", ".turns.json"
+_MOST_NOTES = 8
 _STRAY_SECONDS = 600.0
 _LEAST = 64
 _HEAD_BYTES = 4096
@@ -58,6 +62,8 @@ class SessionStore:
         self.key = key
         self.budget = budget
         self._warned = False
+        self._note = folder / f"{key[:16]}-{secrets.token_hex(8)}{_NOTE}"
+        self._read_notes: list[Path] = []
 
     def save(self, tokens: Sequence[int], write: Callable[[Path], None]) -> None:
         """Keep a sequence whose state `write` writes; what it continues is replaced.
@@ -100,7 +106,10 @@ class SessionStore:
         return out
 
     def save_note(self, text: str) -> None:
-        """Keep a text beside the sequences, instead of the last. Raises BackendError."""
+        """Keep a JSON list beside the sequences, instead of what `note` gave. Raises BackendError.
+
+        Those of others that were not read stay, as long as they are not too many.
+        """
         try:
             with replacing(self._note, folder_mode=0o700) as file:
                 file.write(f"{_VERSION} {_checksum(text)}\n{text}".encode())
@@ -108,21 +117,32 @@ class SessionStore:
             raise BackendError(
                 f"cannot keep a session in {self.folder}: {error.strerror or error}"
             ) from error
+        for path in [*self._read_notes, *self._notes()[_MOST_NOTES:]]:
+            self._remove(path)
+        self._read_notes.clear()
 
     def note(self) -> str:
-        """The text that was kept, empty when there is none that is whole."""
-        try:
-            return _checked(self._note.read_bytes())
-        except FileNotFoundError:
-            return ""
-        except (OSError, ValueError) as error:
-            self._warn(self._note, error)
-            self._remove(self._note)
-            return ""
+        """All that was kept as one JSON list, the latest last; empty where nothing is whole."""
+        found: list[object] = []
+        for path in reversed(self._notes()):
+            try:
+                body = json.loads(_checked(path.read_bytes()))
+                if not isinstance(body, list):
+                    raise ValueError("it is no list")
+            except FileNotFoundError:
+                continue  # another process has read it, and keeps what it says
+            except (OSError, ValueError, RecursionError) as error:
+                self._warn(path, error)
+                self._remove(path)
+                continue
+            found += body
+            if path != self._note:
+                self._read_notes.append(path)
+        return json.dumps(found) if found else ""
 
-    @property
-    def _note(self) -> Path:
-        return self.folder / f"{self.key[:16]}.turns.json"
+    def _notes(self) -> list[Path]:
+        """The notes of this key, the latest first."""
+        return [path for path in self._newest(_NOTE) if path.name.startswith(self.key[:16])]
 
     def forget(self, kept: Kept) -> None:
         """Remove one: its list first, so that none stands without its state."""
@@ -130,8 +150,9 @@ class SessionStore:
         self._remove(kept.state)
 
     def damaged(self, kept: Kept, why: Exception) -> None:
-        """Remove one that could not be restored."""
-        self._warn(kept.list, why)
+        """Remove one that could not be restored, unless another process has replaced it."""
+        if kept.list.exists():
+            self._warn(kept.list, why)
         self.forget(kept)
 
     def tidy(self) -> None:
@@ -170,6 +191,8 @@ class SessionStore:
         except FileNotFoundError:
             return None  # removed by another process
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            if not path.exists():
+                return None  # another process removed it meanwhile, the list first
             self._warn(path, error)
             self._remove(path)
             return None

@@ -309,6 +309,61 @@ def test_what_was_generated_is_still_known_after_a_restart(chat: Any, tmp_path: 
         assert not chat.engine(law, sessions=SessionStore(tmp_path, KEY))._memory._answers
 
 
+# -- several processes -----------------------------------------------------------------------------
+
+
+def test_what_another_removes_meanwhile_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    kept(tmp_path, TOKENS, [9, *TOKENS], [8, *TOKENS])
+    other = SessionStore(tmp_path, KEY)
+    first, second, _ = other.found()
+    real = Path.is_file
+
+    def is_file(path: Path) -> bool:
+        if path == first.state:
+            other.forget(first)
+        return real(path)
+
+    def load(self: Any, path: Path) -> int:
+        if path == second.state:
+            other.forget(second)
+            raise BackendError("cannot read the saved sequence: No such file")
+        return ScriptedBackend.load(self, path)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    monkeypatch.setattr(Filing, "load", load)
+    assert pool(Filing(hashed_law(600), 600)).restore(SessionStore(tmp_path, KEY)) == 1
+    assert not caplog.records
+
+
+def test_two_at_a_time_lose_nothing_of_each_other(chat: Any, tmp_path: Path) -> None:
+    """Also not which tokens an answer had that encoding would not give."""
+    law = chat.writing([*b"see", 260, *b" the end"])
+    talks = [[{"role": "user", "content": letter * 200}] for letter in "xyz"]
+
+    def engine() -> Any:
+        return chat.engine(law, max_sessions=3, sessions=SessionStore(tmp_path, KEY))
+
+    with engine() as first:
+        first.complete(talks[0])
+    held = []
+    with engine() as second, engine() as third, engine() as gone:
+        for one, talk in ((second, talks[1]), (third, talks[2]), (gone, talks[0])):
+            talk.append({"role": "assistant", "content": one.complete(talk).text})
+            held.append(len(one.tokens))
+        gone._store = None  # killed: it keeps nothing
+    with engine() as last:
+        for talk, length in zip([talks[1], talks[2], talks[0]], held, strict=True):
+            again = last.complete([*talk, {"role": "user", "content": "more"}])
+            assert again.usage.prompt_tokens_details.cached_tokens == length - 1
+    # who has read them all replaces them
+    assert len(list(tmp_path.glob("*.turns.json"))) == 1
+    for n in range(20):
+        SessionStore(tmp_path, KEY).save_note(f"[{n}]")
+    assert len(list(tmp_path.glob("*.turns.json"))) == 8
+
+
 def test_sessions_are_saved_where_and_when_asked(chat: Any, tmp_path: Path) -> None:
     engine = chat.engine(chat.writing("abcdef"))
     engine.complete([{"role": "user", "content": "x" * 200}])
