@@ -5,20 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentspec.config import Settings, load_settings
 from agentspec.control.rows import ANY_ROWS
 from agentspec.errors import ConfigError
+from agentspec.loading_torch import model_folder, open_torch, takes_torch, torch_key
 
 if TYPE_CHECKING:
     from agentspec.api import Engine
     from agentspec.audit.calibrate import Calibration
     from agentspec.backends.base import Backend
     from agentspec.backends.llama_cpp import LlamaCppBackend, LlamaSettings
+    from agentspec.backends.torch import TorchBackend
     from agentspec.context.library import Library
     from agentspec.control.cost import CostCurve
     from agentspec.models.catalog import Resolved
+
+    Opened = LlamaCppBackend | TorchBackend
 
 NO_DRAFT = "none"
 """The value of `draft` that leaves a catalog pair's draft model unloaded."""
@@ -31,18 +36,22 @@ def load_engine(
     template: str | None = None,
     wrap: Callable[[Backend], Backend] | None = None,
     workspace: str | os.PathLike[str] | None = None,
+    project_dir: Path | None = None,
     **settings: Any,
 ) -> Engine:
     """Load target, draft model and template as flags, environment and files say.
 
     `workspace` is a folder whose files answers may repeat: they are indexed, and the index is kept.
+    `project_dir` is as of `load_settings`.
 
     `wrap` puts a backend of the caller's around the target, e.g. `agentspec.audit.record.Recorder`.
 
     Without `draft`, a catalog pair's draft model is loaded only where the target's layers are on
     a GPU: on a CPU a draft pass costs half a target pass and cannot pay.
     """
-    chosen = load_settings({"model": _text(model), "draft": _text(draft), **settings})
+    chosen = load_settings(
+        {"model": _text(model), "draft": _text(draft), **settings}, project_dir=project_dir
+    )
     resolved = _resolve(chosen)
     target = open_backend(resolved.path, chosen)
     helper = None
@@ -58,8 +67,10 @@ def load_engine(
         raise
 
 
-def open_backend(path: str | os.PathLike[str], settings: Settings) -> LlamaCppBackend:
-    """A llama.cpp backend of one file with these settings."""
+def open_backend(path: str | os.PathLike[str], settings: Settings) -> Opened:
+    """A backend of one GGUF file or model folder with these settings."""
+    if takes_torch(Path(path), settings):
+        return open_torch(path, settings)
     from agentspec.backends.llama_cpp import LlamaCppBackend
 
     chosen = llama_settings(settings)
@@ -109,19 +120,30 @@ def _resolve(settings: Settings) -> Resolved:
 
     if settings.model is None:
         return catalog.default_target(settings.models_dir)
-    return catalog.resolve(settings.model, settings.models_dir)
+    return _named(settings.model, settings)
 
 
-def _open_draft(
-    target: LlamaCppBackend, resolved: Resolved, settings: Settings
-) -> LlamaCppBackend | None:
+def _named(name: str, settings: Settings) -> Resolved:
+    """What a name of the settings stands for, on disk."""
     from agentspec.models import catalog
 
+    folder = model_folder(name, settings)
+    if folder is not None:
+        return catalog.Resolved(folder)
+    return catalog.resolve(name, settings.models_dir)
+
+
+def _on_gpu(model: Opened, settings: Settings) -> bool:
+    on_gpu = getattr(model, "on_gpu", None)
+    return gpu_in_use(settings) if on_gpu is None else bool(on_gpu)
+
+
+def _open_draft(target: Opened, resolved: Resolved, settings: Settings) -> Opened | None:
     if settings.draft == NO_DRAFT or not settings.speculation:
         return None
     if settings.draft is not None:
-        path = catalog.resolve(settings.draft, settings.models_dir).path
-    elif resolved.draft is not None and gpu_in_use(settings):
+        path = _named(settings.draft, settings).path
+    elif resolved.draft is not None and _on_gpu(target, settings):
         path = resolved.draft
     else:
         return None
@@ -137,8 +159,8 @@ def _open_draft(
 
 
 def _assemble(
-    target: LlamaCppBackend,
-    draft: LlamaCppBackend | None,
+    target: Opened,
+    draft: Opened | None,
     resolved: Resolved,
     settings: Settings,
     template: str | None,
@@ -147,7 +169,6 @@ def _assemble(
 ) -> Engine:
     from agentspec.api import Engine
     from agentspec.audit.calibrate import exact_rows
-    from agentspec.backends.llama_vocab import file_identity
     from agentspec.chat.template import load_template
     from agentspec.engine.kept import SessionStore, session_key
 
@@ -162,14 +183,14 @@ def _assemble(
         template=template,
         fallback=resolved.entry.template if resolved.entry else None,
     )
-    key = session_key(file_identity(target.path), chat.source, settings.sessions_salt or "")
+    key = session_key(_identity(target), chat.source, settings.sessions_salt or "")
     store = None
     if settings.sessions_dir is not None:
         store = SessionStore(settings.sessions_dir, key, budget=settings.sessions_mb << 20)
     return Engine(
         wrap(target) if wrap else target,
         draft=draft,
-        model=resolved.entry.name if resolved.entry else resolved.path.stem,
+        model=resolved.entry.name if resolved.entry else _name_of(resolved.path),
         template=chat,
         max_tokens=settings.max_tokens,
         rows=rows,
@@ -177,7 +198,7 @@ def _assemble(
         speculation=settings.speculation,
         cost=_cost(target, draft, settings) if settings.speculation else None,
         # a cancel is heard between chunks: small ones where a chunk takes seconds
-        chunk=settings.n_batch if gpu_in_use(settings) else min(settings.n_batch, 128),
+        chunk=settings.n_batch if _on_gpu(target, settings) else min(settings.n_batch, 128),
         max_sessions=settings.max_sessions,
         sessions=store,
         session_key=key,
@@ -186,16 +207,27 @@ def _assemble(
     )
 
 
-def _library(target: LlamaCppBackend, workspace: str | os.PathLike[str] | None) -> Library | None:
+def _name_of(path: Path) -> str:
+    # the name of a folder may have a dot in it
+    return path.name if path.is_dir() else path.stem
+
+
+def _identity(target: Opened) -> str:
     from agentspec.backends.llama_vocab import file_identity
+
+    found = getattr(target, "identity", None)
+    return file_identity(target.path) if found is None else str(found)
+
+
+def _library(target: Opened, workspace: str | os.PathLike[str] | None) -> Library | None:
     from agentspec.context.library import Library
 
     if workspace is None:
         return None
-    return Library(workspace, target.tokenizer, identity=file_identity(target.path))
+    return Library(workspace, target.tokenizer, identity=_identity(target))
 
 
-def _cost(target: LlamaCppBackend, draft: LlamaCppBackend | None, settings: Settings) -> CostCurve:
+def _cost(target: Opened, draft: Opened | None, settings: Settings) -> CostCurve:
     """What passes cost on this device, as kept from earlier if that still holds."""
     from agentspec.control.cost_store import learned_cost
 
@@ -207,18 +239,20 @@ def _cost(target: LlamaCppBackend, draft: LlamaCppBackend | None, settings: Sett
     )
 
 
-def speed_key(model: LlamaCppBackend, settings: Settings) -> dict[str, Any]:
+def speed_key(model: Opened, settings: Settings) -> dict[str, Any]:
     """Everything a pass's time depends on, its quantisation included: that is in the file."""
-    from agentspec.backends.llama_devices import devices
-
     key = _device_key(model, settings)
     # these change how much is held and where a prompt is cut, not what a pass computes
     for name in ("n_ctx", "mmap", "chunk", "max_seqs"):
         key["settings"].pop(name, None)
+    if "device" in key:
+        return key
+    from agentspec.backends.llama_devices import devices
+
     return {**key, "devices": devices()}
 
 
-def _calibration(target: LlamaCppBackend, settings: Settings) -> Calibration:
+def _calibration(target: Opened, settings: Settings) -> Calibration:
     """What this device does with this file and these settings, measured once and kept."""
     from agentspec.audit.calibrate import CONTEXTS, COUNTS, calibrate
     from agentspec.audit.store import cached_calibration
@@ -227,8 +261,12 @@ def _calibration(target: LlamaCppBackend, settings: Settings) -> Calibration:
     return cached_calibration(key, lambda: calibrate(target))
 
 
-def _device_key(model: LlamaCppBackend, settings: Settings) -> dict[str, Any]:
+def _device_key(model: Opened, settings: Settings) -> dict[str, Any]:
     """The file, settings (threads among them), library and processor of a loaded model."""
+    from agentspec.backends.torch import TorchBackend
+
+    if isinstance(model, TorchBackend):
+        return torch_key(model)
     from importlib.metadata import version
 
     from agentspec.machine import cores, cpu_model
@@ -253,5 +291,8 @@ def _text(value: str | os.PathLike[str] | None) -> str | None:
 
 def describe(settings: Settings) -> Mapping[str, object]:
     """Settings that change speed or text, for reports."""
-    keys = ("n_ctx", "n_threads", "n_gpu_layers", "kv_type", "flash_attn", "speculation", "exact")
+    keys = (
+        "backend", "device", "dtype", "n_ctx", "n_threads", "n_gpu_layers", "kv_type",
+        "flash_attn", "speculation", "exact",
+    )  # fmt: skip
     return {key: getattr(settings, key) for key in keys}

@@ -22,8 +22,8 @@ PARTS = CONTRACT | {"engine", "control", "propose", "context", "syntax"}
 CHAT = PARTS | {"engine.decode", "chat", "wire", "prompts"}
 # The engine as callers see it, and what it is loaded from.
 FRONT = {
-    "api", "aio", "answer", "drafting", "generation", "loading", "machine", "request", "scheduler",
-    "shared", "turns",
+    "api", "aio", "answer", "drafting", "generation", "loading", "loading_torch", "machine",
+    "request", "scheduler", "shared", "turns",
 }  # fmt: skip
 API = CHAT | FRONT | {"models", "backends", "config"}
 EVERYTHING = {""}

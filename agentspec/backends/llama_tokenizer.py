@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from functools import cached_property, partial
 from typing import Any
 
+from agentspec.backends.special import beginnings, is_ordinary, parts
 from agentspec.errors import BackendError, InvalidRequestError, ModelError
 
-# user-defined pieces that are ordinary text in the models that have them (Gemma): splitting
-# them would tokenise plain text unlike the model's training, and a template never emits them
-_ORDINARY = re.compile(
-    r"\s+|</?(table|caption|thead|tbody|tfoot|tr|th|td|ul|ol|li|h[1-6]|p|a|b|i|u|s|em|br|img|"
-    r"div|span|strong|blockquote|code|sub|sup)>"
-)
-_LONGEST_BEGINNING = 64
 _CHUNK = 8192
 
 
@@ -108,7 +102,7 @@ class LlamaTokenizer:
             if attributes & wanted and not (
                 attributes & wanted == user
                 and token not in special
-                and _is_ordinary(self._text(token))
+                and is_ordinary(self._text(token))
             ):
                 special.add(token)
         return frozenset(special)
@@ -127,9 +121,7 @@ class LlamaTokenizer:
 
     @cached_property
     def _special_pattern(self) -> re.Pattern[str] | None:
-        # a piece of one character cannot be cut in two
-        pieces = [text[:_LONGEST_BEGINNING] for text in self.special_pieces if len(text) > 1]
-        return re.compile(_any_of(pieces)) if pieces else None
+        return beginnings(self.special_pieces)
 
     def is_special(self, token: int) -> bool:
         return token in self.special_ids
@@ -139,16 +131,10 @@ class LlamaTokenizer:
 
         `parse_special=False` is not enough: user-defined pieces become one id all the same.
         """
-        pattern = self._special_pattern
-        if pattern is None:
-            return self._tokenize(text, special=False)
         ids: list[int] = []
-        start, found = 0, pattern.search(text)
-        while found:
-            cut = found.start() + 1
-            ids += self._tokenize(text[start:cut], special=False)
-            start, found = cut, pattern.search(text, cut)
-        return ids + self._tokenize(text[start:], special=False)
+        for part in parts(text, self._special_pattern):
+            ids += self._tokenize(part, special=False)
+        return ids
 
     def encode_special(self, text: str) -> list[int]:
         return self._tokenize(text, special=True)
@@ -232,10 +218,6 @@ class LlamaTokenizer:
         return b"".join(self.piece(i) for i in ids if i not in special)
 
 
-def _is_ordinary(text: str) -> bool:
-    return len(text) == 1 or _ORDINARY.fullmatch(text) is not None
-
-
 def _boundary_of(pieces: set[str], special: Container[str]) -> re.Pattern[str] | None:
     """Pieces that no other contains or overlaps, runs of one letter as a whole; none special."""
     beginnings = {piece[:n] for piece in pieces for n in range(1, len(piece) + 1)}
@@ -253,18 +235,3 @@ def _boundary_of(pieces: set[str], special: Container[str]) -> re.Pattern[str] |
         ):
             ends.append(re.escape(piece))
     return re.compile("|".join(sorted(ends))) if ends else None
-
-
-def _any_of(words: Iterable[str]) -> str:
-    """A regular expression that finds where any of the words begins, as a trie.
-
-    A plain alternation is tried word by word: with the 6,000 unused pieces of Gemma a text full
-    of "<" would take minutes.
-    """
-    rests: dict[str, list[str]] = {}
-    for word in words:
-        if not word:
-            return ""
-        rests.setdefault(word[0], []).append(word[1:])
-    branches = [re.escape(letter) + _any_of(rest) for letter, rest in rests.items()]
-    return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
