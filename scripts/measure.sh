@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Prints and keeps the reports of docs/results. Run it alone on the machine; about 45 minutes on
 # two cores. Arguments: which of  bench sampled exact verify overhead server  (default: these), and
+#   report: a page of cold, warm and other engines' ways to draft, llama-server too where it is on
+#     PATH; 20 minutes more, and
 #   replay TRACES: recorded sessions with sample.json and curves.json beside them; 45 minutes more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -28,6 +30,9 @@ if [[ $want == *" bench "* ]]; then
 fi
 if [[ $want == *" sampled "* ]]; then
     report bench-sampled agentspec bench --model $target --draft none --repeat 2 --max-tokens 160 --temperature 0.7 --out $out/bench-sampled.json
+fi
+if [[ $want == *" report "* ]]; then
+    report bench-report agentspec bench --model $target --draft none --repeat 2 --max-tokens 160 --peers --report $out/bench-report.html --report $out/bench-report.png
 fi
 if [[ $want == *" verify "* ]]; then
     report verify-exact agentspec verify --exact --model $target --draft none --max-tokens 300 --out $out/verify-exact.json

@@ -24,7 +24,7 @@ from agentspec.bench.markup import (
 SOURCES = 7
 """Proposers that have a colour of their own."""
 
-_RATIOS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0, 50.0, 100.0)
+_RATIOS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0, 50.0, 100.0)
 _STRIP = 30.0
 _EDGE = 0.01
 
@@ -65,9 +65,9 @@ class Scale:
     """Ratios on a logarithmic axis, 1 always on it."""
 
     def __init__(self, values: Sequence[float]) -> None:
-        known = [value for value in values if value > 0] or [1.0]
-        self._low = math.log(min(0.8, *known) * 0.95)
-        self._high = math.log(max(1.6, *known) * 1.05)
+        known = [value for value in values if value > 0]
+        self.low, self.high = min((0.8, *known)) * 0.95, max((1.6, *known)) * 1.05
+        self._low, self._high = math.log(self.low), math.log(self.high)
 
     def __call__(self, ratio: float) -> float:
         if ratio <= 0:
@@ -142,7 +142,7 @@ def way_strips(ways: Sequence[Mapping[str, Any]]) -> str:
         y = _STRIP / 2
         inner = [*scale.grid(_STRIP), line(scale(low), y, scale(high), y, "interval")]
         for ratio in way["sessions"].values():
-            inner.append(line(scale(ratio), y - 5, scale(ratio), y + 5, "pair"))
+            inner.append(dot(scale(ratio), y, 2, "prompt"))
         mark = f"{'cold' if way['own'] else 'peer'} {against(way['ratio'])}"
         inner.append(dot(scale(way["ratio"]), y, 5, mark))
         label = f"{way['name']}: median ratio {way['ratio']:.2f}, {low:.2f} to {high:.2f}"
@@ -213,13 +213,12 @@ def cost_chart(details: Mapping[str, Any]) -> str:
         radius = 3.0 + 6.0 * math.sqrt(length["passes"] / largest)
         inner.append(dot(x(k), y(tokens), radius, "tokens", told))
     base = height + gap + bars
-    decades = range(max(1, math.ceil(math.log10(largest + 1))) + 1)
-    tall = bars / max(decades)
-    for power in decades:
+    tall = bars / (math.log10(largest) + 0.15)
+    for power in range(int(math.log10(largest)) + 1):
         at = base - tall * power
         inner += [line(0, at, 1, at, "grid"), letters(0, at + 4, f"{10**power:,}", "tick end", -8)]
     for length in lengths:
-        size = tall * math.log10(max(1.35, length["passes"]))
+        size = max(3.0, tall * math.log10(length["passes"]))
         told = f"K = {length['k']}: {length['passes']} passes"
         inner.append(
             box(x(length["k"]) - 0.4 * step, base - size, 0.8 * step, size, "bar s1", told)
@@ -261,10 +260,10 @@ def timeline(plain: Mapping[str, Any], fast: Mapping[str, Any], colour: Mapping[
         return rise * (1.0 - tokens / (total * 1.04))
 
     inner = []
-    for tokens in nice_steps(total, 4):
+    for tokens in nice_steps(total, 4, least=1):
         inner += [line(0, y(tokens), 1, y(tokens), "grid"),
                   letters(0, y(tokens) + 4, f"{tokens:g}", "tick end", -8)]  # fmt: skip
-    for rows in nice_steps(most, 3):
+    for rows in nice_steps(most, 3, least=1):
         at = base - tall * rows
         inner += [line(0, at, 1, at, "grid"), letters(0, at + 4, f"{rows:g}", "tick end", -8)]
     inner.append(curve(_steps(plain, x, y), rise, "came plain"))

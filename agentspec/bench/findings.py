@@ -10,11 +10,12 @@ Beside the keys of the plain report, `bench_data` gives::
         {"name", "what", "own", "not_measured": WHY}]
     "details": {
         "of": "cold", "sources": {NAME: SHARE}, "classes": {NAME: SHARE},
-        "lengths": [{"k", "passes", "committed"}],
+        "lengths": [{"k", "passes", "committed", "cost"}],
         "cost": {"curve": {ROWS: COST}, "measured": {ROWS: [COST, PASSES]}, "row_ms"},
         "turns": [{"session", "pair", "why"}]}
 
-A SHARE is that of a replay's report. `committed` is tokens per pass, `row_ms` the median pass of
+A SHARE is that of a replay's report. `committed` is tokens per pass, `cost` what the engine had
+learned that it costs, null without a curve; `row_ms` the median pass of
 one row, `below` how many sessions were slower than plain decoding, `outside_ms` the median time of
 a pass outside the target. `turns` name the runs whose records make the timelines.
 """
@@ -96,7 +97,8 @@ def _details(engine: Engine, reports: Mapping[str, BenchReport], main: str) -> d
     passes = [one for r in report.results for run in r.fast for one in run.record]
     counts = Counts()
     counts.add(passes)
-    curve = engine.cost.points() if engine.cost is not None else {}
+    cost = engine.cost
+    curve = cost.points() if cost is not None else {}
     every = list(_every_pass(reports.values()))
     one_row = [one.verifying for one in every if one.rows == 1]
     row = median(one_row) if one_row else 0.0
@@ -104,9 +106,12 @@ def _details(engine: Engine, reports: Mapping[str, BenchReport], main: str) -> d
         "of": main,
         "sources": shares_of(counts.sources),
         "classes": shares_of(counts.classes),
-        "lengths": _lengths(passes),
+        "lengths": [
+            {**length, "cost": None if cost is None else round(cost(length["k"] + 1), 4)}
+            for length in _lengths(passes)
+        ],
         "cost": {
-            "curve": {str(rows): round(cost, 4) for rows, cost in curve.items()},
+            "curve": {str(rows): round(passes_of, 4) for rows, passes_of in curve.items()},
             "measured": _measured(every, row),
             "row_ms": round(row * 1e3, 3),
         },
@@ -144,13 +149,13 @@ def _measured(passes: Iterable[Pass], row: float) -> dict[str, list[float]]:
 
 
 def _turns(results: Sequence[SessionResult]) -> list[dict[str, Any]]:
-    """The fastest and the slowest session against plain, each by the pair nearest its median."""
+    """The session that drafts helped most and the slowest one, by the pair nearest its median."""
     recorded = [r for r in results if r.ratios and all(run.record for run in r.fast)]
     if not recorded:
         return []
-    best = max(recorded, key=lambda r: r.ratio)
+    best = max(recorded, key=_acceptance_length)
     worst = min(recorded, key=lambda r: r.ratio)
-    chosen = [(best, "the highest ratio of these prompts: not a typical one")]
+    chosen = [(best, "the most tokens per pass of these prompts: not a typical one")]
     if worst is not best:
         chosen.append((worst, "the lowest ratio of these prompts"))
     return [
@@ -161,3 +166,7 @@ def _turns(results: Sequence[SessionResult]) -> list[dict[str, Any]]:
         }
         for r, why in chosen
     ]
+
+
+def _acceptance_length(result: SessionResult) -> float:
+    return sum(run.tokens for run in result.fast) / sum(run.passes for run in result.fast)

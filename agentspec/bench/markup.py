@@ -98,11 +98,11 @@ def curve(points: Sequence[tuple[float, float]], height: float, cls: str) -> str
     )
 
 
-def nice_steps(most: float, about: int = 5) -> list[float]:
-    """Round numbers from 0 to `most`, some `about` of them."""
+def nice_steps(most: float, about: int = 5, *, least: float = 0.0) -> list[float]:
+    """Round numbers from 0 to `most`, some `about` of them, steps of `least` or more."""
     if most <= 0:
         return [0.0]
-    rough = most / about
+    rough = max(most / about, least)
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
     return [i * step for i in range(int(most / step + 1e-9) + 1)]

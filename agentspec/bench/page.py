@@ -105,9 +105,10 @@ def _head(data: Mapping[str, Any]) -> str:
 
 def _ratio_tile(report: Mapping[str, Any], what: str) -> str:
     known = _COLD if report["state"] == "cold" else _WARM
-    return _tile(
-        f"{report['ratio']:.2f}×", what, f"{_interval(report)}; {known}", against(report["ratio"])
-    )
+    ratio, (low, _) = report["ratio"], report["interval"]
+    # as long as the interval holds 1, nothing was won
+    colour = against(ratio) if ratio < 1.0 or low > 1.0 else ""
+    return _tile(f"{ratio:.2f}×", what, f"{_interval(report)}; {known}", colour)
 
 
 def _interval(report: Mapping[str, Any]) -> str:
@@ -187,8 +188,7 @@ def _comparison(data: Mapping[str, Any]) -> str:
     rows, missing = [], []
     for way in ways:
         if "not_measured" in way:
-            why = f"not measured: {way['not_measured']}"
-            missing.append([_cell(way["name"], "left"), _cell(why, "why")])
+            missing.append((way["name"], way["not_measured"]))
             continue
         low, high = way["interval"]
         outside = way["outside_ms"]
@@ -214,11 +214,11 @@ def _comparison(data: Mapping[str, Any]) -> str:
         _legend(
             [
                 (line(0, 7, 1, 7, "interval"), "95 % interval of the median"),
-                (line(0.5, 1, 0.5, 13, "pair"), "one prompt"),
+                (dot(0.5, 7, 2, "prompt"), "one prompt"),
             ]
         ),
         _table(heads, rows),
-        _table(["not measured", "why"], missing, left=2) if missing else "",
+        tag("h3", "Not measured") + _facts(missing) if missing else "",
         _list(notes),
     )
 
@@ -337,7 +337,7 @@ def _setup(data: Mapping[str, Any]) -> str:
     return _section(
         "Setup",
         "",
-        tag("dl", (tag("dt", escaped(a)) + tag("dd", escaped(b)) for a, b in facts)),
+        _facts(facts),
         tag("h3", "How it was measured"),
         _list(method),
         tag("h3", "Again, on your machine"),
@@ -382,6 +382,10 @@ def _legend(entries: Iterable[tuple[str, str]]) -> str:
         for mark, text in entries
     )
     return tag("ul", items, cls="legend")
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> str:
+    return tag("dl", (tag("dt", escaped(name)) + tag("dd", escaped(fact)) for name, fact in facts))
 
 
 def _cell(text: str, cls: str = "") -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agentspec.api import Engine
 from agentspec.bench.live import Way
@@ -73,7 +74,8 @@ def _command(engine: Engine, named: Path | None, *, ngram: bool) -> list[str]:
     if program is None:
         raise BackendError("there is no llama-server on PATH; --llama-server names one")
     target = innermost(engine.target)
-    path, settings = getattr(target, "path", None), getattr(target, "settings", None)
+    path: Path | None = getattr(target, "path", None)
+    settings: Any = getattr(target, "settings", None)
     if path is None or not hasattr(settings, "type_k"):
         raise BackendError("the target is no GGUF file")
     if ngram and not knows(program, "ngram-simple"):

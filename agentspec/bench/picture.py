@@ -8,7 +8,7 @@ from math import log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentspec.bench.charts import ratios
+from agentspec.bench.charts import SOURCES, Scale, colours, ratios
 from agentspec.replay.plots import (
     COLOURS,
     GREY,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _WIDTH = 13.0
 _GAIN, _LOSS = COLOURS[0], COLOURS[1]
 _OWN, _REJECTED, _FAINT = "#a9adb5", "#e3e0da", "#dddddd"
-_SOURCES = (COLOURS[0], COLOURS[2], COLOURS[3], COLOURS[5], COLOURS[6], "#8c6d46")
+_SOURCES = (COLOURS[0], COLOURS[2], COLOURS[3], COLOURS[5], COLOURS[6], "#8c6d46", "#6d727b")
 
 
 def save_picture(data: Mapping[str, Any], path: Path) -> Path:
@@ -96,12 +96,11 @@ def _draw_turns(axes: Axes, data: Mapping[str, Any]) -> None:
             told, (1.02, row), xycoords=("axes fraction", "data"), va="center", fontsize=8.5,
             color="#333333", annotation_clip=False,
         )  # fmt: skip
+    every = [r for part in (*sessions, *warm.values()) for r in (*ratios(part), part["ratio"])]
+    scale = Scale(every)
     axes.set_xscale("log")
-    every = [r for part in (*sessions, *warm.values()) for r in (*ratios(part), part["ratio"]) if r]
-    low, high = min(0.8, *every) * 0.95, max(1.6, *every) * 1.05
-    axes.set_xlim(low, high)
-    ticks = [t for t in (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20) if low <= t <= high]
-    axes.set_xticks(ticks, [f"{t:g}×" for t in ticks])
+    axes.set_xlim(scale.low, scale.high)
+    axes.set_xticks(scale.ticks, [f"{ratio:g}×" for ratio in scale.ticks])
     axes.minorticks_off()
     axes.grid(axis="x", color=_FAINT, linewidth=0.6)
     axes.set_ylim(len(sessions) - 0.3, -0.7)
@@ -150,6 +149,9 @@ def _draw_cost(upper: Axes, lower: Axes, details: Mapping[str, Any]) -> None:
     lower.bar(ks, passes, width=0.8, color=_GAIN)
     lower.set_yscale("log")
     lower.set_ylim(0.7, 10 ** (log10(largest) + 0.25))
+    decades = [10**power for power in range(int(log10(largest)) + 1)]
+    lower.set_yticks(decades, [f"{n:,}" for n in decades])
+    lower.minorticks_off()
     lower.set_ylabel("passes")
     lower.set_xlabel("draft tokens of a pass; it pays where the disc lies above the line")
 
@@ -168,12 +170,14 @@ def _draw_turn(upper: Axes, lower: Axes, data: Mapping[str, Any]) -> None:
     upper.tick_params(axis="x", labelbottom=False)
     ratio = ratios(session)[turn["pair"]]
     title_axes(upper, f"A turn, pass by pass: {session['id']}, {ratio:.2f}×")
-    _draw_passes(lower, fast)
+    total = max(sum(plain["committed"]), sum(fast["committed"]))
+    upper.set_ylim(0, 1.06 * total)
+    _draw_passes(lower, fast, colours(data))
     lower.set_ylabel("rows")
     lower.set_xlabel(f"seconds; {turn['why']}")
 
 
-def _draw_passes(axes: Axes, record: Mapping[str, Any]) -> None:
+def _draw_passes(axes: Axes, record: Mapping[str, Any], colour: Mapping[str, str]) -> None:
     """A bar for each pass: its own token, what was accepted by source, what was rejected."""
     starts = [start / 1e3 for start in record["start"]]
     pairs = zip(record["start"], record["end"], strict=True)
@@ -183,9 +187,10 @@ def _draw_passes(axes: Axes, record: Mapping[str, Any]) -> None:
     at = list(own)
     found = record.get("sources") or [[]] * len(own)
     names = dict.fromkeys(name for one in found for name, _, accepted in one if accepted)
-    for number, name in enumerate(names):
+    for name in names:
         counts = [sum(n for who, _, n in one if who == name) for one in found]
-        _bars(axes, starts, counts, widths, at, _SOURCES[min(number, len(_SOURCES) - 1)], name)
+        number = int(colour.get(name, f"s{SOURCES}")[1:])
+        _bars(axes, starts, counts, widths, at, _SOURCES[number - 1], name)
         at = [a + b for a, b in zip(at, counts, strict=True)]
     left = [rows - a for rows, a in zip(record["rows"], at, strict=True)]
     _bars(axes, starts, left, widths, at, _REJECTED, "rejected")

@@ -120,7 +120,7 @@ def _details(details: Mapping[str, Any] | None) -> list[str]:
     for length in details["lengths"]:
         k = str(length["k"] + 1)
         seen = cost["measured"].get(k)
-        learned = cost["curve"].get(k)
+        learned = length["cost"]
         table.append(
             (
                 str(length["k"]),

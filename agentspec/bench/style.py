@@ -53,10 +53,10 @@ section section { border: 0; padding: 0; margin: 0; }
 .loss { color: var(--loss); }
 .half { display: grid; grid-template-columns: 1fr 1fr; gap: 0 2.2rem; }
 .rows { list-style: none; margin: .6rem 0 0; padding: 0; }
-.rows li { display: grid; grid-template-columns: 10.5rem 1fr auto; gap: 0 1rem;
+.rows li { display: grid; grid-template-columns: 11rem 1fr 7.4rem; gap: 0 1rem;
   align-items: center; }
-.half .rows li { grid-template-columns: 6.6rem 1fr auto; }
-.ways li { grid-template-columns: 17rem 1fr auto; border-top: 1px solid var(--faint);
+.half .rows li { grid-template-columns: 6.6rem 1fr 6.6rem; }
+.ways li { grid-template-columns: 17rem 1fr 3.6rem; border-top: 1px solid var(--faint);
   padding: .25rem 0; }
 .name { line-height: 1.2; overflow-wrap: anywhere; }
 .name span { font-size: .92rem; }
@@ -67,8 +67,8 @@ section section { border: 0; padding: 0; margin: 0; }
   font-variant-numeric: tabular-nums; font-weight: 650; }
 .number.other { font-weight: 450; }
 .number.head { font-size: .8rem; font-weight: 450; color: var(--soft); }
-.number.wide { min-width: 7.2rem; }
-.number.wide small { display: inline-block; min-width: 4.6rem; margin-left: .4rem;
+.number.wide { min-width: 6.4rem; }
+.number.wide small { display: inline-block; min-width: 3.4rem; margin-left: .3rem;
   font-weight: 450; }
 svg { display: block; overflow: visible; }
 .frame { padding: 1.6rem .6rem 0 2.9rem; }
@@ -76,6 +76,7 @@ svg { display: block; overflow: visible; }
 .even { stroke: var(--soft); stroke-width: 1.4; stroke-dasharray: 4 3; }
 .pair { stroke: var(--soft); stroke-width: 1.4; opacity: .65; }
 .pair.other { opacity: .45; }
+.prompt { fill: var(--soft); opacity: .7; }
 .interval { stroke: var(--soft); stroke-width: 3; opacity: .55; }
 circle.cold, circle.peer, circle.warm { stroke: var(--card); stroke-width: 1.5; }
 circle.gain { fill: var(--accent); }
@@ -117,7 +118,6 @@ th, td { padding: .3rem .55rem; text-align: right; white-space: nowrap;
 thead th { border-top: 0; color: var(--soft); font-weight: 500; vertical-align: bottom; }
 th:first-child, td:first-child { padding-left: 0; }
 .left { text-align: left; }
-td.why { white-space: normal; text-align: left; min-width: 14rem; }
 dl { display: grid; grid-template-columns: 10rem 1fr; gap: .3rem 1rem; margin: .6rem 0 0; }
 dt { color: var(--soft); }
 dd { margin: 0; overflow-wrap: anywhere; }
@@ -132,6 +132,7 @@ footer { margin-top: 1.4rem; color: var(--soft); font-size: .85rem; }
   .half { grid-template-columns: 1fr; }
   .tiles { grid-template-columns: 1fr 1fr; gap: .6rem; }
   .tile b { font-size: 1.35rem; }
+  .tile:last-child:nth-child(odd) { grid-column: 1 / -1; }
   .rows li, .half .rows li, .ways li { grid-template-columns: 1fr auto; }
   .rows li { padding-top: .35rem; }
   .picture { grid-column: 1 / -1; grid-row: 2; padding: 0 .5rem; }

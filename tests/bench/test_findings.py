@@ -43,8 +43,8 @@ def test_lengths_and_costs_are_reckoned_from_the_passes(chat: Any) -> None:
     details = data["details"]
     assert details["of"] == "cold"
     assert details["lengths"] == [
-        {"k": 0, "passes": 1, "committed": 1.0},
-        {"k": 3, "passes": 1, "committed": 3.0},
+        {"k": 0, "passes": 1, "committed": 1.0, "cost": 1.0},
+        {"k": 3, "passes": 1, "committed": 3.0, "cost": 2.0},
     ]
     # one row: 0.2 and 0.4 of the plain run, 0.2 of the other
     assert details["cost"] == {
@@ -67,11 +67,14 @@ def test_plain_runs_count_once_for_all_ways(chat: Any) -> None:
     assert data["details"]["cost"]["measured"]["1"][1] == 2 + 1 + 1
     assert data["details"]["lengths"][0]["passes"] == 1  # of the main way alone
     assert data["details"]["cost"]["curve"] == {}
+    assert data["details"]["lengths"][0]["cost"] is None
 
 
-def test_the_turns_shown_are_the_fastest_and_the_slowest(chat: Any) -> None:
+def test_the_turns_shown_are_the_most_accepted_and_the_slowest(chat: Any) -> None:
     report = report_of(1.0, 1.0, 0.5, 2.0, id="middle")  # ratios 2, 4, 1 of 4 / 2 tokens
-    report.results += report_of(1.0, 0.25, id="best").results
+    report.results += report_of(1.0, 0.1, id="fast, by chance").results
+    report.results += report_of(1.0, 0.9, id="best").results
+    report.results[-1].fast = [a_run(a_pass(9, 9, 0.5))]
     report.results += report_of(1.0, 8.0, id="worst").results
     data = bench_data(chat.engine(chat.writing("x")), {"cold": report}, {}, details=True)
     assert [(t["session"], t["pair"]) for t in data["details"]["turns"]] == [

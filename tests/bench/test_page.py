@@ -117,7 +117,7 @@ def test_the_figures_are_those_of_the_data(data: dict[str, Any]) -> None:
     for way in data["comparison"]:
         assert way["name"] in page.texts
         if "not_measured" in way:
-            assert f"not measured: {way['not_measured']}" in page.texts
+            assert way["not_measured"] in page.texts
     for name, share in data["details"]["sources"].items():
         assert name in page.texts
         assert f"{100 * share['accepted_of_judged']:.0f} %" in page.texts
@@ -140,6 +140,18 @@ def test_who_is_slower_than_plain_is_shown_and_in_no_good_colour(data: dict[str,
     assert "2 of 2" in page.texts
     (first, *_) = page.of("b", "loss")
     assert first
+
+
+@pytest.mark.parametrize(
+    ("ratio", "interval", "cls"),
+    [(1.2, [1.1, 1.3], "gain"), (1.2, [0.9, 1.3], ""), (0.9, [0.8, 1.1], "loss")],
+)
+def test_nothing_is_won_as_long_as_the_interval_holds_one(
+    data: dict[str, Any], ratio: float, interval: list[float], cls: str
+) -> None:
+    page = Page(bench_page({**data, "ratio": ratio, "interval": interval}))
+    first = next(attributes for tag, attributes in page.found if tag == "b")
+    assert first.get("class", "") == cls
 
 
 def test_a_timeline_has_a_bar_for_each_pass_and_its_parts(data: dict[str, Any]) -> None:
