@@ -227,11 +227,13 @@ def test_passes_alternate_and_a_long_prompt_is_read_in_small_pieces_meanwhile(ch
     engine = chat.engine(
         chat.writing("x" * 400), kind=Log, max_sessions=2, chunk=128, speculation=False
     )
-    engine.target.before = lambda: time.sleep(0.0005)
+    # so long that the other is back in the line by the end of each pass, on a busy machine too
+    engine.target.before = lambda: time.sleep(0.005)
     first = start(lambda: engine.complete(ask(1), max_tokens=300))
     wait_for(lambda: len(engine.target.order) > 5)
     engine.complete(ask(2, 1000), max_tokens=20)
     order = engine.target.order
+    engine.target.before = lambda: None
     join(first)
     begun = next(i for i, (seq, _) in enumerate(order) if seq == 1)
     ended = max(i for i, (seq, _) in enumerate(order) if seq == 1)

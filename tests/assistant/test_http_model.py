@@ -173,7 +173,7 @@ def test_cancelling_ends_a_silent_server(server: Server, n: int) -> None:
     begun = time.monotonic()
     with pytest.raises(CancelledError):
         list(stream)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 9
     silent.set()
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from agentspec.chat.guard import Guard
 from agentspec.chat.template import ChatTemplate, encode_chat, load_template, packaged_prompt
 from agentspec.errors import InvalidRequestError, ModelError
 from agentspec.wire import parse_messages, parse_tools
+from tests.clock import at_most
 
 # Written in the way of the templates that model files carry: tools, tool calls, results.
 CHATML_TOOLS = """\
@@ -202,9 +202,8 @@ def test_private_use_characters_in_content() -> None:
 def test_large_content_is_fast() -> None:
     chat = load_template(None, template="chatml", bos="", eos="")
     for content in ("x <= y\n" * 150_000, "<|im_end|>" * 50_000):
-        start = time.perf_counter()
-        chat.render(parse_messages(user(content)), special_pieces=SPECIAL)
-        assert time.perf_counter() - start < 4
+        with at_most(4):
+            chat.render(parse_messages(user(content)), special_pieces=SPECIAL)
 
 
 def test_guard_takes_vocabularies_of_thousands() -> None:
@@ -365,12 +364,10 @@ GROW = (
     ],
 )
 def test_hostile_template_is_stopped(source: str) -> None:
-    start = time.perf_counter()
-    with pytest.raises(ModelError) as caught:
+    with at_most(3), pytest.raises(ModelError) as caught:
         text(template(source, seconds=0.3), user("x"))
     assert "\n" not in str(caught.value)
     assert "template" in str(caught.value)
-    assert time.perf_counter() - start < 3
 
 
 def test_no_template_names_the_way_out() -> None:

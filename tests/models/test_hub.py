@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -272,7 +273,7 @@ def test_a_closed_port_costs_no_time(
     begun = time.monotonic()
     with pytest.raises(DownloadError, match="out of reach"):
         pull(make_entry(b"x", hub_source), dir=tmp_path)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30
 
 
 def test_a_hub_that_does_not_answer_is_given_up(
@@ -292,11 +293,17 @@ def test_a_name_look_up_that_hangs_is_given_up(
     tmp_path: Path, make_entry: Any, hub_source: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_module, "METADATA_SECONDS", 0.1)
-    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: time.sleep(1.0))
-    begun = time.monotonic()
+    given_up = threading.Event()
+    ended: list[bool] = []
+
+    def look_up(*_: object, **__: object) -> None:
+        ended.append(given_up.wait(60))
+
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", look_up)
     with pytest.raises(DownloadError, match=r"out of reach: no answer within 0\.1 seconds"):
         pull(make_entry(b"x", hub_source), dir=tmp_path)
-    assert time.monotonic() - begun < 0.9
+    assert not ended
+    given_up.set()
 
 
 def test_offline_mode_is_honoured(
