@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -362,6 +365,65 @@ def test_two_at_a_time_lose_nothing_of_each_other(chat: Any, tmp_path: Path) -> 
     for n in range(20):
         SessionStore(tmp_path, KEY).save_note(f"[{n}]")
     assert len(list(tmp_path.glob("*.turns.json"))) == 8
+
+
+# Keeps runs of one's own, begins that it shares with others, and notes; complains to stderr.
+KEEPER = """
+import logging, random, sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+logging.basicConfig()
+from agentspec.engine.kept import SessionStore
+from tests.engine.test_kept import KEY, TOKENS, Filing, hashed_law, pool, read
+own, chance = int(sys.argv[1]), random.Random(int(sys.argv[1]))
+for n in range(int(sys.argv[2])):
+    store = SessionStore(Path(sys.argv[3]), KEY, budget=40_000)
+    over = pool(Filing(hashed_law(600), 600))
+    over.restore(store)
+    assert isinstance(store.note(), str)
+    for _ in range(2):
+        read(over, [*TOKENS, *[chance.choice([own, 7])] * chance.randrange(9)])
+        read(over, [own, *TOKENS, n])
+    over.save(store)
+    store.save_note(f"[[{{own}}, {{n}}]]")
+    print(n, flush=True)
+"""
+
+
+def test_processes_keep_to_one_folder_and_one_is_killed(tmp_path: Path) -> None:
+    script = KEEPER.format(root=str(Path(__file__).parents[2]))
+
+    def keeper(own: int, rounds: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", script, str(own), str(rounds), str(tmp_path)]
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path.parent
+        )
+
+    stay, killed = keeper(1, 60), keeper(2, 100_000)
+    try:
+        assert killed.stdout is not None
+        for _ in range(10):
+            killed.stdout.readline()
+        killed.kill()
+        out, err = stay.communicate(timeout=120)
+    finally:
+        for each in (stay, killed):
+            each.kill()
+            each.communicate()
+    assert (stay.returncode, err) == (0, "")
+    assert out.split()[-1] == "59"
+    store, after = SessionStore(tmp_path, KEY), backend()
+    again = pool(after)
+    assert again.restore(store) > 0
+    for slot in again.slots:
+        assert after.caches[slot.sequence.seq] == slot.sequence.tokens[:-1]
+    assert [1, 59] in json.loads(store.note())
+    for path in tmp_path.iterdir():
+        os.utime(path, (1, 1))
+    store.tidy()
+    left = [path.name.partition(".")[2] for path in tmp_path.iterdir()]
+    assert left.count("state") == left.count("session.json") == len(store.found())
+    assert set(left) == {"state", "session.json", "turns.json"}
 
 
 def test_sessions_are_saved_where_and_when_asked(chat: Any, tmp_path: Path) -> None:
