@@ -9,7 +9,6 @@ from statistics import median
 from typing import Any
 
 from agentspec.bench.markup import (
-    across,
     box,
     curve,
     dot,
@@ -43,6 +42,14 @@ def ratios(session: Mapping[str, Any]) -> list[float]:
     """Accelerated ÷ plain, pair by pair."""
     pairs = zip(session["plain"], session["fast"], strict=True)
     return [speed(b) / speed(a) for a, b in pairs if speed(a)]
+
+
+def warm_of(data: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | None]:
+    """The warm counterpart of each session, None where warm was not measured beside cold."""
+    if "warm" not in data:
+        return [None] * len(data["sessions"])
+    found: Sequence[Mapping[str, Any]] = data["warm"]["sessions"]
+    return found
 
 
 def against(ratio: float) -> str:
@@ -102,17 +109,16 @@ class Scale:
 
 def turn_strips(data: Mapping[str, Any]) -> str:
     """A row for each prompt: every pair as a tick, the medians as marks; cold and warm."""
-    warm = {session["id"]: session for session in data.get("warm", {}).get("sessions", ())}
-    parts = [*data["sessions"], *warm.values()]
+    warm = warm_of(data)
+    parts = [session for session in (*data["sessions"], *warm) if session is not None]
     scale = Scale([ratio for session in parts for ratio in ratios(session)])
     rows = []
-    for session in data["sessions"]:
+    for session, other in zip(data["sessions"], warm, strict=True):
         inner = list(scale.grid(_STRIP))
         for ratio in ratios(session):
             inner.append(line(scale(ratio), 6, scale(ratio), 15, "pair"))
         told = [f"{data['state']} {session['ratio']:.2f}"]
         cells = [_ratio_cell(session["ratio"])]
-        other = warm.get(session["id"])
         if other is not None:
             for ratio in ratios(other):
                 inner.append(line(scale(ratio), 17, scale(ratio), 25, "pair other"))
@@ -125,7 +131,7 @@ def turn_strips(data: Mapping[str, Any]) -> str:
                          "".join(cells)))  # fmt: skip
     heads = "".join(
         tag("span", escaped(state), cls="number head")
-        for state in (data["state"], *(["warm"] if warm else []))
+        for state in (data["state"], *(["warm"] if "warm" in data else []))
     )
     return _rows([_row("", "", "", heads), *rows, _row("", "", scale.axis(), "")], "turns")
 
@@ -134,14 +140,14 @@ def way_strips(ways: Sequence[Mapping[str, Any]]) -> str:
     """A row for each way that was measured: its median ratio and the interval of it."""
     measured = [way for way in ways if "not_measured" not in way]
     every = [value for way in measured for value in (way["ratio"], *way["interval"])]
-    every += [ratio for way in measured for ratio in way["sessions"].values()]
+    every += [ratio for way in measured for ratio in way["ratios"]]
     scale = Scale(every)
     rows = []
     for way in measured:
         low, high = way["interval"]
         y = _STRIP / 2
         inner = [*scale.grid(_STRIP), line(scale(low), y, scale(high), y, "interval")]
-        for ratio in way["sessions"].values():
+        for ratio in way["ratios"]:
             inner.append(dot(scale(ratio), y, 2, "prompt"))
         mark = f"{'cold' if way['own'] else 'peer'} {against(way['ratio'])}"
         inner.append(dot(scale(way["ratio"]), y, 5, mark))
@@ -360,9 +366,3 @@ def _row(name: str, small: str, picture: str, cells: str) -> str:
 
 def _rows(rows: Sequence[str], cls: str) -> str:
     return tag("ul", rows, cls=f"rows {cls}")
-
-
-__all__ = [
-    "SOURCES", "Scale", "across", "against", "colours", "cost_chart", "ratios", "share_bars",
-    "speed", "speeds", "timeline", "turn_strips", "way_strips", "written",
-]  # fmt: skip

@@ -5,8 +5,7 @@ Beside the keys of the plain report, `bench_data` gives::
     "warm": {…}          a report like the main one, where both states were measured
     "comparison": [      every way, the engine's own first, and why others were not measured
         {"name", "what", "own", "state", "ratio", "interval", "speed", "plain_speed",
-         "acceptance_length", "acceptance_rate", "outside_ms", "below", "sessions": {ID: RATIO},
-         "notes"},
+         "acceptance_length", "acceptance_rate", "outside_ms", "below", "ratios", "notes"},
         {"name", "what", "own", "not_measured": WHY}]
     "details": {
         "of": "cold", "sources": {NAME: SHARE}, "classes": {NAME: SHARE},
@@ -14,10 +13,11 @@ Beside the keys of the plain report, `bench_data` gives::
         "cost": {"curve": {ROWS: COST}, "measured": {ROWS: [COST, PASSES]}, "row_ms"},
         "turns": [{"session", "pair", "why"}]}
 
-A SHARE is that of a replay's report. `committed` is tokens per pass, `cost` what the engine had
-learned that it costs, null without a curve; `row_ms` the median pass of
-one row, `below` how many sessions were slower than plain decoding, `outside_ms` the median time of
-a pass outside the target. `turns` name the runs whose records make the timelines.
+`ratios` are those of the sessions in their order, and a turn's `session` is its place among them:
+two may have one name. A SHARE is that of a replay's report. `committed` is tokens per pass, `cost`
+what the engine had learned that it costs, null without a curve; `row_ms` the median pass of one
+row, `below` how many sessions were slower than plain decoding, `outside_ms` the median time of a
+pass outside the target. `turns` name the runs whose records make the timelines.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _way(name: str, what: str, own: bool, report: BenchReport) -> dict[str, Any]
         "acceptance_rate": report.acceptance_rate,
         "outside_ms": None if outside is None else round(outside * 1e3, 3),
         "below": sum(result.ratio < 1.0 for result in report.results),
-        "sessions": {result.id: result.ratio for result in report.results},
+        "ratios": [result.ratio for result in report.results],
         "notes": report.notes,
     }
 
@@ -150,22 +150,27 @@ def _measured(passes: Iterable[Pass], row: float) -> dict[str, list[float]]:
 
 def _turns(results: Sequence[SessionResult]) -> list[dict[str, Any]]:
     """The session that drafts helped most and the slowest one, by the pair nearest its median."""
-    recorded = [r for r in results if r.ratios and all(run.record for run in r.fast)]
+    recorded = [i for i, r in enumerate(results) if r.ratios and all(run.record for run in r.fast)]
     if not recorded:
         return []
-    best = max(recorded, key=_acceptance_length)
-    worst = min(recorded, key=lambda r: r.ratio)
+    best = max(recorded, key=lambda i: _acceptance_length(results[i]))
+    worst = min(recorded, key=lambda i: results[i].ratio)
     chosen = [(best, "the most tokens per pass of these prompts: not a typical one")]
-    if worst is not best:
+    if worst != best:
         chosen.append((worst, "the lowest ratio of these prompts"))
     return [
         {
-            "session": r.id,
-            "pair": min(range(len(r.ratios)), key=lambda i: abs(r.ratios[i] - r.ratio)),
+            "session": i,
+            "pair": _typical_pair(results[i]),
             "why": why if len(recorded) > 1 else "the only prompt",
         }
-        for r, why in chosen
+        for i, why in chosen
     ]
+
+
+def _typical_pair(result: SessionResult) -> int:
+    ratios = result.ratios
+    return min(range(len(ratios)), key=lambda pair: abs(ratios[pair] - result.ratio))
 
 
 def _acceptance_length(result: SessionResult) -> float:

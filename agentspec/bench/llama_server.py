@@ -58,7 +58,7 @@ class LlamaServer:
         self._name = Path(command[0]).name
         self._command = list(command)
         self._port = 0
-        self._read: str | None = None
+        self._read: BenchSession | None = None
 
     def __enter__(self) -> LlamaServer:
         with contextlib.closing(socket.socket()) as probe:
@@ -95,9 +95,9 @@ class LlamaServer:
         llama-server's clock of generation starts when the first token is there, so one token less
         is counted. It does not tell its passes: each is taken to have written one token of its own.
         """
-        if self._read != session.id:
+        if self._read is not session:
             self._post({**_body(session, options), "max_tokens": 1})
-            self._read = session.id
+            self._read = session
         answer = self._post(_body(session, options))
         try:
             times, message = answer["timings"], answer["choices"][0]["message"]

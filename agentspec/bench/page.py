@@ -16,6 +16,7 @@ from agentspec.bench.charts import (
     speeds,
     timeline,
     turn_strips,
+    warm_of,
     way_strips,
     written,
 )
@@ -124,13 +125,13 @@ def _tile(number: str, what: str, more: str, cls: str = "") -> str:
 
 
 def _turns(data: Mapping[str, Any]) -> str:
-    warm = {session["id"]: session for session in data.get("warm", {}).get("sessions", ())}
+    warm = "warm" in data
     state = data["state"]
     heads = ["prompt", "kind", "prompt tokens", "plain tok/s", f"{state} tok/s", "ratio"]
     heads += ["tokens per pass", "text"]
     heads += ["warm tok/s", "ratio", "text"] if warm else []
     rows = []
-    for session in data["sessions"]:
+    for session, other in zip(data["sessions"], warm_of(data), strict=True):
         cells = [
             _cell(session["id"], "left"),
             _cell(session["kind"], "left"),
@@ -138,7 +139,6 @@ def _turns(data: Mapping[str, Any]) -> str:
             _cell(f"{speeds(session['plain']):.1f}"),
             *_fast_cells(session),
         ]
-        other = warm.get(session["id"])
         if other is not None:
             speed, ratio, _, text = _fast_cells(other)
             cells += [speed, ratio, text]
@@ -156,14 +156,15 @@ def _turns(data: Mapping[str, Any]) -> str:
         turn_strips(data),
         _legend(legend),
         _table(heads, rows, left=2),
-        tag(
-            "p",
-            "Texts that differ are told apart, rounding tie or defect, by "
-            + tag("code", "agentspec verify")
-            + ".",
-            cls="soft",
-        ),
+        tag("p", _about_texts(data), cls="soft"),
     )
+
+
+def _about_texts(data: Mapping[str, Any]) -> str:
+    if data["settings"].get("temperature"):
+        return "Sampled without a seed: texts differ from run to run, plain ones too."
+    verify = tag("code", "agentspec verify")
+    return f"Texts that differ are told apart, rounding tie or defect, by {verify}."
 
 
 def _fast_cells(session: Mapping[str, Any]) -> list[str]:
@@ -198,7 +199,7 @@ def _comparison(data: Mapping[str, Any]) -> str:
                 _cell(f"{way['speed']:.1f}"),
                 _cell(f"{way['ratio']:.2f}", against(way["ratio"])),
                 _cell(f"{low:.2f}–{high:.2f}"),
-                _cell(f"{way['below']} of {len(way['sessions'])}"),
+                _cell(f"{way['below']} of {len(way['ratios'])}"),
                 _cell(f"{way['acceptance_length']:.2f}"),
                 _cell(f"{100 * way['acceptance_rate']:.0f} %"),
                 _cell("–" if outside is None else f"{outside:.2f} ms per pass"),
@@ -267,10 +268,9 @@ def _lengths(data: Mapping[str, Any]) -> str:
 
 def _timelines(data: Mapping[str, Any], colour: Mapping[str, str]) -> str:
     details = data["details"]
-    sessions = {session["id"]: session for session in data["sessions"]}
     parts = []
     for turn in details["turns"]:
-        session = sessions[turn["session"]]
+        session = data["sessions"][turn["session"]]
         plain, fast = (session[way][turn["pair"]]["record"] for way in ("plain", "fast"))
         ratio = ratios(session)[turn["pair"]]
         used = dict.fromkeys(

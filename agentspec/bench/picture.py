@@ -8,7 +8,7 @@ from math import log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentspec.bench.charts import SOURCES, Scale, colours, ratios
+from agentspec.bench.charts import SOURCES, Scale, colours, ratios, warm_of
 from agentspec.replay.plots import (
     COLOURS,
     GREY,
@@ -78,15 +78,14 @@ def _interval(report: Mapping[str, Any]) -> str:
 
 def _draw_turns(axes: Axes, data: Mapping[str, Any]) -> None:
     sessions = data["sessions"]
-    warm = {session["id"]: session for session in data.get("warm", {}).get("sessions", ())}
+    warm = warm_of(data)
     axes.axvline(1.0, color=GREY, linewidth=1.2, linestyle="--", zorder=1)
-    for row, session in enumerate(sessions):
+    for row, (session, other) in enumerate(zip(sessions, warm, strict=True)):
         colour = _LOSS if session["ratio"] < 1.0 else _GAIN
         own = ratios(session)
         axes.plot(own, [row - 0.08] * len(own), "|", color=GREY, markersize=8, alpha=0.7)
         axes.plot(session["ratio"], row - 0.08, "o", color=colour, markersize=7, zorder=3)
         told = f"{session['ratio']:.2f}"
-        other = warm.get(session["id"])
         if other is not None:
             colour = _LOSS if other["ratio"] < 1.0 else _GAIN
             axes.plot(other["ratio"], row + 0.2, "o", color=colour, markersize=5.5, zorder=2,
@@ -96,7 +95,8 @@ def _draw_turns(axes: Axes, data: Mapping[str, Any]) -> None:
             told, (1.02, row), xycoords=("axes fraction", "data"), va="center", fontsize=8.5,
             color="#333333", annotation_clip=False,
         )  # fmt: skip
-    every = [r for part in (*sessions, *warm.values()) for r in (*ratios(part), part["ratio"])]
+    parts = [session for session in (*sessions, *warm) if session is not None]
+    every = [ratio for part in parts for ratio in (*ratios(part), part["ratio"])]
     scale = Scale(every)
     axes.set_xscale("log")
     axes.set_xlim(scale.low, scale.high)
@@ -105,7 +105,7 @@ def _draw_turns(axes: Axes, data: Mapping[str, Any]) -> None:
     axes.grid(axis="x", color=_FAINT, linewidth=0.6)
     axes.set_ylim(len(sessions) - 0.3, -0.7)
     name_rows(axes, [session["id"] for session in sessions])
-    what = f"filled {data['state']}" + (", hollow warm" if warm else "")
+    what = f"filled {data['state']}" + (", hollow warm" if "warm" in data else "")
     axes.set_xlabel(f"accelerated ÷ plain; {what}; a tick for each pair; orange: slower than plain")
     title_axes(axes, "Every prompt")
 
@@ -158,7 +158,7 @@ def _draw_cost(upper: Axes, lower: Axes, details: Mapping[str, Any]) -> None:
 
 def _draw_turn(upper: Axes, lower: Axes, data: Mapping[str, Any]) -> None:
     turn = data["details"]["turns"][0]
-    session = next(s for s in data["sessions"] if s["id"] == turn["session"])
+    session = data["sessions"][turn["session"]]
     plain, fast = (session[way][turn["pair"]]["record"] for way in ("plain", "fast"))
     for record, colour, name in ((plain, _OWN, "plain"), (fast, _GAIN, "accelerated")):
         upper.step([0.0, *(end / 1e3 for end in record["end"])],

@@ -82,7 +82,7 @@ def _comparison(ways: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> l
                 f"{way['speed']:.1f}",
                 f"{way['ratio']:.2f}",
                 f"{low:.2f}–{high:.2f}",
-                f"{way['below']} of {len(way['sessions'])}",
+                f"{way['below']} of {len(way['ratios'])}",
                 f"{way['acceptance_length']:.2f}",
                 f"{way['acceptance_rate']:.2f}",
                 "-" if outside is None else f"{outside:.2f} ms",
@@ -92,8 +92,8 @@ def _comparison(ways: Sequence[Mapping[str, Any]], data: Mapping[str, Any]) -> l
     lines += _table(rows)
     heads = [f"({i})" for i in range(1, len(measured) + 1)]
     ratios = [("session", "kind", *heads)]
-    for session in data["sessions"]:
-        cells = [f"{way['sessions'][session['id']]:.2f}" for way in measured]
+    for i, session in enumerate(data["sessions"]):
+        cells = [f"{way['ratios'][i]:.2f}" for way in measured]
         ratios.append((session["id"], session["kind"], *cells))
     lines += ["", "ratio of each prompt; the numbers are the rows above", "", *_table(ratios), ""]
     for way in ways:

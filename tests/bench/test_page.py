@@ -159,7 +159,7 @@ def test_a_timeline_has_a_bar_for_each_pass_and_its_parts(data: dict[str, Any]) 
     turns = data["details"]["turns"]
     records = []
     for turn in turns:
-        session = next(s for s in data["sessions"] if s["id"] == turn["session"])
+        session = data["sessions"][turn["session"]]
         records.append(session["fast"][turn["pair"]]["record"])
     assert len(page.of("g")) == sum(len(record["end"]) for record in records)
     told = [text for text in page.texts if text.startswith("pass 1, from")]
@@ -169,6 +169,23 @@ def test_a_timeline_has_a_bar_for_each_pass_and_its_parts(data: dict[str, Any]) 
     assert f"{first['accepted'][0]} of {first['drafted'][0]} accepted" in told[0]
     pieces = "".join(text for one in first["text"] for text, _ in one)
     assert pieces.replace("\n", "") in page.text.replace("\n", "")
+
+
+def test_prompts_of_one_name_are_kept_apart(data: dict[str, Any]) -> None:
+    twins = copy.deepcopy(data)
+    for part in (twins, twins["warm"]):
+        for i, session in enumerate(part["sessions"]):
+            session |= {"id": "same", "ratio": 1.5 + i + (0.25 if part is not twins else 0)}
+    page = Page(bench_page(twins))
+    for ratio in ("1.50", "2.50", "1.75", "2.75"):
+        assert page.texts.count(ratio) == 2  # beside its strip and in the table
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_of_sampled_texts_none_is_called_a_defect(data: dict[str, Any], temperature: float) -> None:
+    source = bench_page({**data, "settings": {**data["settings"], "temperature": temperature}})
+    assert ("Sampled without a seed" in source) == bool(temperature)
+    assert ("rounding tie or defect" in source) != bool(temperature)
 
 
 def test_chosen_lengths_are_bars_over_the_cost(data: dict[str, Any]) -> None:
@@ -185,7 +202,7 @@ def test_one_prompt_has_no_interval_and_nothing_drafted_is_said(data: dict[str, 
     for part in (one, one["warm"]):
         part["sessions"] = part["sessions"][:1]
     one["details"] |= {"sources": {}, "classes": {}, "turns": one["details"]["turns"][:1]}
-    one["details"]["turns"][0]["session"] = one["sessions"][0]["id"]
+    one["details"]["turns"][0]["session"] = 0
     del one["comparison"]
     page = assert_harmless(bench_page(one))
     assert "one prompt: no interval" in page.text

@@ -29,7 +29,8 @@ def test_the_panels_and_their_figures(data: dict[str, Any]) -> None:
     assert names[0] == "Every prompt"
     assert names[1].startswith("Acceptance by ")
     assert names[2] == "Draft lengths chosen (cold), and what they cost"
-    assert names[3].startswith(f"A turn, pass by pass: {data['details']['turns'][0]['session']}")
+    shown = data["sessions"][data["details"]["turns"][0]["session"]]
+    assert names[3].startswith(f"A turn, pass by pass: {shown['id']}")
     prompts, _, cost, passes, turn, rows = figure.axes
     assert [t.get_text() for t in prompts.get_yticklabels()] == [s["id"] for s in data["sessions"]]
     told = [text.get_text() for text in prompts.texts]
