@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
+from agentspec.bench.blocks import cell, facts_list, legend, section, table, text_list
 from agentspec.bench.charts import (
     against,
     colours,
@@ -133,29 +135,29 @@ def _turns(data: Mapping[str, Any]) -> str:
     rows = []
     for session, other in zip(data["sessions"], warm_of(data), strict=True):
         cells = [
-            _cell(session["id"], "left"),
-            _cell(session["kind"], "left"),
-            _cell(f"{session['prompt_tokens']:,}"),
-            _cell(f"{speeds(session['plain']):.1f}"),
+            cell(session["id"], "left"),
+            cell(session["kind"], "left"),
+            cell(f"{session['prompt_tokens']:,}"),
+            cell(f"{speeds(session['plain']):.1f}"),
             *_fast_cells(session),
         ]
         if other is not None:
             speed, ratio, _, text = _fast_cells(other)
             cells += [speed, ratio, text]
         rows.append(cells)
-    legend = [
+    marks = [
         (dot(0.5, 7, 5, "cold gain"), f"{state}, faster than plain"),
         (dot(0.5, 7, 5, "cold loss"), f"{state}, slower"),
         *([(dot(0.5, 7, 4, "warm gain"), "warm")] if warm else []),
         (line(0.5, 1, 0.5, 13, "pair"), "one pair of runs"),
     ]
-    return _section(
+    return section(
         "Every prompt",
         "Speed of accelerated decoding over that of plain decoding. A mark is the median of a "
         "prompt's pairs.",
         turn_strips(data),
-        _legend(legend),
-        _table(heads, rows, left=2),
+        legend(marks),
+        table(heads, rows, left=2),
         tag("p", _about_texts(data), cls="soft"),
     )
 
@@ -173,10 +175,10 @@ def _fast_cells(session: Mapping[str, Any]) -> list[str]:
     tokens = sum(run["tokens"] for run in runs)
     texts = {run["text"] for run in runs} == {run["text"] for run in session["plain"]}
     return [
-        _cell(f"{speeds(runs):.1f}"),
-        _cell(f"{session['ratio']:.2f}", against(session["ratio"])),
-        _cell(f"{tokens / passes:.2f}" if passes else "–"),
-        _cell("equal" if texts else "differs"),
+        cell(f"{speeds(runs):.1f}"),
+        cell(f"{session['ratio']:.2f}", against(session["ratio"])),
+        cell(f"{tokens / passes:.2f}" if passes else "–"),
+        cell("equal" if texts else "differs"),
     ]
 
 
@@ -195,43 +197,43 @@ def _comparison(data: Mapping[str, Any]) -> str:
         outside = way["outside_ms"]
         rows.append(
             [
-                _cell(way["name"], "left"),
-                _cell(f"{way['speed']:.1f}"),
-                _cell(f"{way['ratio']:.2f}", against(way["ratio"])),
-                _cell(f"{low:.2f}–{high:.2f}"),
-                _cell(f"{way['below']} of {len(way['ratios'])}"),
-                _cell(f"{way['acceptance_length']:.2f}"),
-                _cell(f"{100 * way['acceptance_rate']:.0f} %"),
-                _cell("–" if outside is None else f"{outside:.2f} ms per pass"),
+                cell(way["name"], "left"),
+                cell(f"{way['speed']:.1f}"),
+                cell(f"{way['ratio']:.2f}", against(way["ratio"])),
+                cell(f"{low:.2f}–{high:.2f}"),
+                cell(f"{way['below']} of {len(way['ratios'])}"),
+                cell(f"{way['acceptance_length']:.2f}"),
+                cell(f"{100 * way['acceptance_rate']:.0f} %"),
+                cell("–" if outside is None else f"{outside:.2f} ms per pass"),
             ]
         )
     notes = [f"{way['name']}: {note}" for way in ways for note in way.get("notes", ())]
-    return _section(
+    return section(
         "Other ways to draft",
         "The same prompts in the same alternating runs, against the same plain ones. Peers named "
         "for a rule are that rule re-implemented and run in this engine's loop, cold, on the same "
         "target and kernels: they compare ways to draft, not whole engines.",
         way_strips(ways),
-        _legend(
+        legend(
             [
                 (line(0, 7, 1, 7, "interval"), "95 % interval of the median"),
                 (dot(0.5, 7, 2, "prompt"), "one prompt"),
             ]
         ),
-        _table(heads, rows),
-        tag("h3", "Not measured") + _facts(missing) if missing else "",
-        _list(notes),
+        table(heads, rows),
+        tag("h3", "Not measured") + facts_list(missing) if missing else "",
+        text_list(notes),
     )
 
 
 def _acceptance(data: Mapping[str, Any], colour: Mapping[str, str]) -> str:
     details = data["details"]
     if not any(share["judged"] for share in details["sources"].values()):
-        return _section("Acceptance", f"Nothing was drafted ({details['of']}).")
+        return section("Acceptance", f"Nothing was drafted ({details['of']}).")
     by_class = share_bars(details["classes"])
     if not any(share["judged"] for share in details["classes"].values()):
         by_class = tag("p", "Of no draft token the syntax class was known.", cls="soft")
-    return _section(
+    return section(
         "Acceptance",
         f"Share of the draft tokens that the target was asked about, {details['of']}, all runs. "
         "What stands behind a rejection is not judged.",
@@ -250,19 +252,19 @@ def _acceptance(data: Mapping[str, Any], colour: Mapping[str, str]) -> str:
 def _lengths(data: Mapping[str, Any]) -> str:
     details = data["details"]
     cost = details["cost"]
-    legend = [
+    marks = [
         (dot(0.5, 7, 5, "tokens"), "tokens gained per pass, its own included; larger: more passes"),
         (dot(0.5, 7, 2.6, "measured"), "median time of the passes of all runs here"),
     ]
     if cost["curve"]:
-        legend.insert(1, (line(0, 7, 1, 7, "cost"), "cost curve the engine had learned at the end"))
-    return _section(
+        marks.insert(1, (line(0, 7, 1, 7, "cost"), "cost curve the engine had learned at the end"))
+    return section(
         "Draft lengths, and what they cost",
         "A length pays where a pass gains more tokens than it costs: where the disc lies above the "
         f"line. A pass of one row took {cost['row_ms']:.1f} ms (median). Chosen lengths are of the "
         f"accelerated runs, {details['of']}.",
         tag("div", cost_chart(details), cls="frame"),
-        _legend(legend),
+        legend(marks),
     )
 
 
@@ -276,7 +278,7 @@ def _timelines(data: Mapping[str, Any], colour: Mapping[str, str]) -> str:
         used = dict.fromkeys(
             name for one in fast.get("sources", ()) for name, _, accepted in one if accepted
         )
-        legend = [
+        marks = [
             (line(0, 7, 1, 7, "came fast"), "accelerated"),
             (line(0, 7, 1, 7, "came plain"), "plain"),
             (box(0, 1, 1, 12, "own"), "the target's own token"),
@@ -290,12 +292,12 @@ def _timelines(data: Mapping[str, Any], colour: Mapping[str, str]) -> str:
             tag("h3", f"{escaped(session['id'])}, {ratio:.2f}×")
             + tag("p", escaped(turn["why"]) + ".", cls="soft")
             + tag("div", timeline(plain, fast, colour), cls="frame")
-            + _legend(legend)
+            + legend(marks)
             + (written(fast, colour) if "text" in fast else "")
         )
     if not parts:
         return ""
-    return _section(
+    return section(
         "A turn, pass by pass",
         f"{details['of'].capitalize()}. A bar is one target pass over the accelerated turn: as "
         "wide as it took, as tall as it has rows. Below, the answer in the colours of who proposed "
@@ -334,12 +336,12 @@ def _setup(data: Mapping[str, Any]) -> str:
         "Its interval is a bootstrap over prompts: 2,000 draws, 2.5th to 97.5th percentile.",
         "Prompts are few and chosen: the figures say what happened to these.",
     ]
-    return _section(
+    return section(
         "Setup",
         "",
-        _facts(facts),
+        facts_list(facts),
         tag("h3", "How it was measured"),
-        _list(method),
+        text_list(method),
         tag("h3", "Again, on your machine"),
         tag("code", escaped(data["command"]), cls="command"),
     )
@@ -362,45 +364,8 @@ def _values(values: Mapping[str, Any]) -> str:
 
 
 def _middle(sessions: Sequence[Mapping[str, Any]], way: str) -> float:
-    from statistics import median
-
     return float(median(speeds(session[way]) for session in sessions))
 
 
 def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
-def _section(title: str, about: str, *parts: str, cls: str = "") -> str:
-    text = tag("p", escaped(about), cls="soft") if about else ""
-    return tag("section", [tag("h2", escaped(title)), text, *parts], cls=cls)
-
-
-def _legend(entries: Iterable[tuple[str, str]]) -> str:
-    items = (
-        tag("li", tag("svg", mark, width=18, height=14, aria_hidden="true") + escaped(text))
-        for mark, text in entries
-    )
-    return tag("ul", items, cls="legend")
-
-
-def _facts(facts: Iterable[tuple[str, str]]) -> str:
-    return tag("dl", (tag("dt", escaped(name)) + tag("dd", escaped(fact)) for name, fact in facts))
-
-
-def _cell(text: str, cls: str = "") -> str:
-    return tag("td", escaped(text), cls=cls)
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> str:
-    top = [
-        tag("th", escaped(head), scope="col", cls="left" if i < left else "")
-        for i, head in enumerate(heads)
-    ]
-    body = tag("tbody", (tag("tr", row) for row in rows))
-    return tag("div", tag("table", tag("thead", tag("tr", top)) + body), cls="scroll", tabindex=0)
-
-
-def _list(lines: Sequence[str]) -> str:
-    items = [tag("li", escaped(text)) for text in lines]
-    return tag("ul", items, cls="plain") if items else ""
