@@ -187,7 +187,7 @@ def _comparison(data: Mapping[str, Any]) -> str:
     if all(way["own"] for way in ways):
         return ""
     heads = ["way", "tok/s", "ratio", "95 % interval", "slower than plain", "tokens per pass"]
-    heads += ["accepted", "outside the target"]
+    heads += ["accepted", "outside the target, per pass"]
     rows, missing = [], []
     for way in ways:
         if "not_measured" in way:
@@ -204,7 +204,7 @@ def _comparison(data: Mapping[str, Any]) -> str:
                 cell(f"{way['below']} of {len(way['ratios'])}"),
                 cell(f"{way['acceptance_length']:.2f}"),
                 cell(f"{100 * way['acceptance_rate']:.0f} %"),
-                cell("–" if outside is None else f"{outside:.2f} ms per pass"),
+                cell("–" if outside is None else f"{outside:.2f} ms"),
             ]
         )
     notes = [f"{way['name']}: {note}" for way in ways for note in way.get("notes", ())]
@@ -327,9 +327,9 @@ def _setup(data: Mapping[str, Any]) -> str:
         facts.append(("exact mode", f"passes of {', '.join(map(str, data['row_class']))} rows"))
     pairs = len(data["sessions"][0]["fast"])
     method = [
-        f"Each prompt is read once before it is timed; then it is answered {pairs} times in every "
-        "way, the order turned each time. Times are wall clock of generation without prefill, what "
-        "drafting costs included.",
+        "Each prompt is read once before it is timed; then it is answered in every way, "
+        f"{_count(pairs, 'time')} over, the order turned each time. Times are wall clock of "
+        "generation without prefill, what drafting costs included.",
         f"Cold: {_COLD}. Warm: {_WARM}: it is the ceiling of an answer written again. What the "
         "engine learns of costs and acceptance stays from prompt to prompt in both, as in use.",
         "A prompt's ratio is the median over its pairs, the figure on top the median over prompts. "

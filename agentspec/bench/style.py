@@ -115,7 +115,8 @@ table { border-collapse: collapse; width: 100%; font-size: .86rem;
   font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .55rem; text-align: right; white-space: nowrap;
   border-top: 1px solid var(--faint); }
-thead th { border-top: 0; color: var(--soft); font-weight: 500; vertical-align: bottom; }
+thead th { border-top: 0; color: var(--soft); font-weight: 500; vertical-align: bottom;
+  white-space: normal; line-height: 1.25; }
 th:first-child, td:first-child { padding-left: 0; }
 .left { text-align: left; }
 dl { display: grid; grid-template-columns: 10rem 1fr; gap: .3rem 1rem; margin: .6rem 0 0; }
@@ -157,5 +158,11 @@ footer { margin-top: 1.4rem; color: var(--soft); font-size: .85rem; }
   section.long { break-inside: auto; }
   .answer { max-height: none; }
   .scroll { overflow: visible; }
+  table { font-size: 8.5pt; }
+  th, td { padding: .2rem .35rem; }
+  .tiles { grid-template-columns: repeat(5, 1fr); gap: .4rem; }
+  .tile { padding: .5rem .6rem; }
+  .tile:last-child:nth-child(odd) { grid-column: auto; }
+  .tile b { font-size: 1.2rem; }
 }
 """
