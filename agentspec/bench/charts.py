@@ -52,6 +52,16 @@ def warm_of(data: Mapping[str, Any]) -> Sequence[Mapping[str, Any] | None]:
     return found
 
 
+def noise(data: Mapping[str, Any]) -> float | None:
+    """By how much plain runs of one prompt differ, fastest ÷ slowest - 1, median over prompts.
+
+    None where each prompt was run once.
+    """
+    runs = [[speed(run) for run in session["plain"]] for session in data["sessions"]]
+    spread = [max(each) / min(each) - 1.0 for each in runs if len(each) > 1 and min(each) > 0]
+    return float(median(spread)) if spread else None
+
+
 def against(ratio: float) -> str:
     """The class of a ratio: slower than plain is told by its colour."""
     return "loss" if ratio < 1.0 else "gain"

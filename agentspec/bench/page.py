@@ -13,6 +13,7 @@ from agentspec.bench.charts import (
     against,
     colours,
     cost_chart,
+    noise,
     ratios,
     share_bars,
     speeds,
@@ -334,6 +335,7 @@ def _setup(data: Mapping[str, Any]) -> str:
         "engine learns of costs and acceptance stays from prompt to prompt in both, as in use.",
         "A prompt's ratio is the median over its pairs, the figure on top the median over prompts. "
         "Its interval is a bootstrap over prompts: 2,000 draws, 2.5th to 97.5th percentile.",
+        _about_noise(data),
         "Prompts are few and chosen: the figures say what happened to these.",
     ]
     return section(
@@ -344,6 +346,16 @@ def _setup(data: Mapping[str, Any]) -> str:
         text_list(method),
         tag("h3", "Again, on your machine"),
         tag("code", escaped(data["command"]), cls="command"),
+    )
+
+
+def _about_noise(data: Mapping[str, Any]) -> str:
+    spread = noise(data)
+    if spread is None:
+        return "Each prompt was run once: how far equal runs differ is not known."
+    return (
+        f"Noise: the fastest plain run of a prompt is {100 * spread:.1f} % faster than its slowest "
+        "(median over prompts)."
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from agentspec import machine
 from agentspec.api import Engine
 from agentspec.audit.verify import VerifyReport
+from agentspec.bench.charts import noise
 from agentspec.bench.live import BenchReport
 from agentspec.bench.surroundings import description, innermost
 
@@ -61,6 +62,10 @@ def bench_text(report: BenchReport, data: Mapping[str, Any]) -> str:
     for name, count in sorted(_sources(report).items()):
         lines.append(f"source {name}: {count['accepted']} of {count['drafted']} draft tokens")
     lines.append("texts that differ are explained by: agentspec verify")
+    if "details" in data and (spread := noise(data)) is not None:
+        lines.append(
+            f"plain runs of a prompt differ by {100 * spread:.1f} % (fastest to slowest, median)"
+        )
     lines += _comparison(data.get("comparison", ()), data)
     lines += _details(data.get("details"))
     return "\n".join(lines)

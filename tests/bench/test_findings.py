@@ -147,6 +147,7 @@ def test_the_text_has_the_same_figures(measure: Callable[..., Any]) -> None:
                                  f"{length['committed']:.2f}"]
             for line in lines
         )  # fmt: skip
+    assert any(line.startswith("plain runs of a prompt differ by ") for line in lines)
     head = lines.index("ratio of each prompt; the numbers are the rows above")
     row = next(line for line in lines[head:] if line.startswith("first"))
     assert f"{data['warm']['sessions'][0]['ratio']:.2f}" in row

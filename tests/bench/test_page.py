@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentspec.bench.charts import colours
+from agentspec.bench.charts import colours, noise
 from agentspec.bench.page import bench_page
 
 ALLOWED = {
@@ -186,6 +186,21 @@ def test_of_sampled_texts_none_is_called_a_defect(data: dict[str, Any], temperat
     source = bench_page({**data, "settings": {**data["settings"], "temperature": temperature}})
     assert ("Sampled without a seed" in source) == bool(temperature)
     assert ("rounding tie or defect" in source) != bool(temperature)
+
+
+def test_the_noise_of_equal_runs_is_told(data: dict[str, Any]) -> None:
+    noisy = copy.deepcopy(data)
+    for session, slower in zip(noisy["sessions"], (1.1, 1.3), strict=True):
+        for run, seconds in zip(session["plain"], (1.0, slower), strict=True):
+            run |= {"tokens": 100, "seconds": seconds}
+    assert noise(noisy) == pytest.approx(0.2)
+    assert "is 20.0 % faster than its slowest" in Page(bench_page(noisy)).text
+    for part in (noisy, noisy["warm"]):
+        for session in part["sessions"]:
+            session["plain"], session["fast"] = session["plain"][:1], session["fast"][:1]
+    noisy["details"]["turns"] = []
+    assert noise(noisy) is None
+    assert "how far equal runs differ is not known" in Page(bench_page(noisy)).text
 
 
 def test_chosen_lengths_are_bars_over_the_cost(data: dict[str, Any]) -> None:
