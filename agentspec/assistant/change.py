@@ -32,6 +32,22 @@ class Change:
         """
         return "".join(diff_lines(self.path, self.before, self.after))
 
+    def now(self, around: int = 2, most: int = 20) -> str:
+        """The changed lines as they are now, numbered, with those around them; "" for many."""
+        old, new = _lines(self.before), _lines(self.after)
+        first = 0
+        while first < min(len(old), len(new)) and old[first] == new[first]:
+            first += 1
+        same = 0  # lines at the end
+        while same < min(len(old), len(new)) - first and old[-1 - same] == new[-1 - same]:
+            same += 1
+        begin, end = max(0, first - around), min(len(new), len(new) - same + around)
+        if not 0 < end - begin <= most:
+            return ""
+        return "\n".join(
+            f"{number:>5}  {line.rstrip()}" for number, line in enumerate(new[begin:end], begin + 1)
+        )
+
     def with_text(self, after: bytes) -> Change:
         """The same change with other new contents."""
         return Change(self.path, self.before, after, "edited by the user")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import threading
 from pathlib import Path
 
 from agentspec.assistant.decide import Command, words
 from agentspec.assistant.errors import RefusedError
 from agentspec.assistant.process import Ended, run
+from agentspec.assistant.repository import Repository
 from agentspec.assistant.results import Arguments, Result, Spec, ends, plain
 
 MAX_SECONDS = 600
@@ -15,15 +18,18 @@ _SECONDS = 120
 _MAX_COMMAND = 8_000
 
 
-def command_tools(test_command: str = "") -> list[Spec]:
+def command_tools(repository: Repository, test_command: str = "") -> list[Spec]:
     """`run_command`, and `run_tests` where the user has said how tests are run."""
 
     def run_command(given: Arguments) -> Command:
         return asked(given.text("command"), given.text("why"))
 
     def run_tests(given: Arguments) -> Command:
-        which = given.text("which")
-        return asked(f"{test_command} {which}".strip(), "to run the tests")
+        only = given.text("only").strip()
+        # small models write names of tests or the whole command here: then all tests are run
+        if not only or not _names_a_file(repository, only.partition("::")[0]):
+            return asked(test_command, "to run the tests")
+        return asked(f"{test_command} {shlex.quote(only)}", "to run the tests")
 
     tools = [
         Spec(
@@ -43,12 +49,19 @@ def command_tools(test_command: str = "") -> list[Spec]:
             Spec(
                 "run_tests",
                 "command",
-                f"Run the tests of the project: {test_command}",
-                {"which": ("string", "Further arguments, such as one test file.", False)},
+                "Run the tests of the project and see what fails. Without arguments all are run.",
+                {"only": ("string", "One test file, from the root, to run only that.", False)},
                 run_tests,
             )
         )
     return tools
+
+
+def _names_a_file(repository: Repository, path: str) -> bool:
+    try:
+        return os.path.lexists(repository.root / repository.name(path))
+    except RefusedError:
+        return False
 
 
 def asked(text: str, why: str = "") -> Command:

@@ -85,7 +85,13 @@ def replaced(
             matches = find(file.text, _plain(old), _plain(new), every=every)
         except RefusedError as error:
             which = f"block {number}: " if len(edits) > 1 else ""
-            raise RefusedError(f"{shown(name)}: {which}{error}") from None
+            why = str(error)
+            if new.strip() and _plain(new) in file.text and _plain(old) not in file.text:
+                why = (
+                    "the new text is there and the old one is not: this change was made before; "
+                    "go on with the next thing, or say that you are done"
+                )
+            raise RefusedError(f"{shown(name)}: {which}{why}") from None
         after = file.edited([(match.begin, match.end, match.new) for match in matches])
         notes += [match.note for match in matches if match.note]
     if after == before:

@@ -38,7 +38,7 @@ class Toolbox:
         """
         specs = [*file_tools(repository, most), *search_tools(repository)]
         if not read_only:
-            specs += [*edit_tools(repository), *command_tools(test_command)]
+            specs += [*edit_tools(repository), *command_tools(repository, test_command)]
         return cls(specs)
 
     def schemas(self) -> list[dict[str, Any]]:

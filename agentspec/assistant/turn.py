@@ -38,6 +38,9 @@ from agentspec.errors import CancelledError, ContextOverflowError
 _CANCELLED = "error: cancelled by the user before it had a result"
 _UNSURE = "error: interrupted by the user; look at what is there now"
 _SAME, _MOST_SAME = 3, 5
+_REPEATED = (
+    "This same call was made before. Do something else, or say in words what is done and what not."
+)
 _MOST_MALFORMED = 3
 
 
@@ -305,8 +308,11 @@ class Conversation:
             tally.same = tally.same + 1 if this == tally.last else 1
             tally.last = this
             outcome = self.toolbox.propose(call.name, call.arguments)
-            if tally.same >= _SAME and not isinstance(outcome, Result):
-                outcome = Result("error: this same call was made before; do something else", True)
+            if tally.same >= _SAME:
+                if not isinstance(outcome, Result):
+                    outcome = Result(f"error: {_REPEATED}", True)
+                elif outcome.error:
+                    outcome = Result(f"{outcome.text}\n{_REPEATED}", True)
             if isinstance(outcome, Change):
                 found = yield from self._change(call, outcome)
             elif isinstance(outcome, Command):
@@ -343,6 +349,8 @@ class Conversation:
             text += "; the user edited your change, which now is:\n" + made.diff[:4000]
         elif made.note:
             text += f" ({made.note})"
+        if made is change and made.before is not None and (lines := made.now()):
+            text += f"; there it is now:\n{lines}"
         return Result(text, changed=(made.path,))
 
     def _command(self, call: _Call, command: Command, stop: Stop) -> Generator[Event, None, Result]:

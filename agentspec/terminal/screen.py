@@ -131,11 +131,11 @@ class Screen:
         """Which colour is whose, of those that were seen."""
         if not self._seen:
             return
-        text = Text("by: ", "dim")
+        text = Text().append("by: ", "dim")
         for name in self._seen:
             text.append(name.replace("_", " "), _COLOURS.get(name, _OTHER))
             text.append(" · ", "dim")
-        text.append("the model itself")
+        text.append("the model itself", "dim")
         self._seen = {}
         self.console.print(text)
 

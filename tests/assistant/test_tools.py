@@ -225,9 +225,21 @@ def test_a_new_file_is_proposed(tools: Toolbox, repo: Repository) -> None:
 def test_commands_are_proposed(tools: Toolbox) -> None:
     found = tools.propose("run_command", json.dumps({"command": "ls | wc", "why": "count"}))
     assert found == Command("ls | wc", "count", ())
-    found = tools.propose("run_tests", json.dumps({"which": "tests/x.py"}))
-    assert isinstance(found, Command)
-    assert found.argv == ("pytest", "-q", "tests/x.py")
+    for only, argv in (
+        ("src/a.py", ("pytest", "-q", "src/a.py")),
+        ("src/a.py::test_it", ("pytest", "-q", "src/a.py::test_it")),
+        ("", ("pytest", "-q")),
+        ("test_it", ("pytest", "-q")),  # no file: all tests
+        ("pytest -q", ("pytest", "-q")),
+        ("../..", ("pytest", "-q")),
+        ("-x", ("pytest", "-q")),
+    ):
+        found = tools.propose("run_tests", json.dumps({"only": only}))
+        assert isinstance(found, Command)
+        assert found.argv == argv, only
+    odd = tools.propose("run_tests", json.dumps({"only": "src/a.py::t;ls"}))
+    assert isinstance(odd, Command)
+    assert odd.text == "pytest -q 'src/a.py::t;ls'"
 
 
 def test_caps_and_plain_text() -> None:

@@ -106,7 +106,7 @@ def test_an_edit_is_decided_made_and_can_be_undone(table: Table) -> None:
         "Answered", "TurnEnded",
     ]  # fmt: skip
     assert table.path.read_text() == "x = 2\n"
-    assert results(talk) == ["changed a.py"]
+    assert results(talk) == ["changed a.py; there it is now:\n    1  x = 2"]
     assert ended(found).changed == ("a.py",)
     assert len(decider.asked) == 1
     check(talk.messages)
@@ -199,7 +199,7 @@ def test_instructions_in_a_file_make_nothing_run(table: Table) -> None:
         calling(("read_file", {"path": "a.py"})),
         calling(
             ("run_command", {"command": "touch made"}),
-            ("run_tests", {"which": "; touch made"}),
+            ("run_tests", {"only": "; touch made"}),
             ("write_file", {"path": ".envrc", "content": "touch made"}),
             ("write_file", {"path": ".git/hooks/pre-commit", "content": "touch made"}),
         ),

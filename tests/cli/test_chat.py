@@ -1,0 +1,234 @@
+"""`agentspec chat -p`: one request without a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from agentspec.cli import main
+from tests.terminal.conftest import BROKEN, FIXED, project, scripted
+from tests.terminal.scripted_server import Script, Step
+
+__all__ = ["project", "scripted"]
+
+EDIT: Step = ("edit_file", {"path": "calc.py", "old": "a - b", "new": "a + b"})
+CHECK: Step = ("run_command", {"command": "python3 check.py"})
+Serve = Callable[..., Script]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def chat(script: Script, folder: Path, *arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(
+        main, ["chat", str(folder), "--base-url", script.url, *arguments], input=text
+    )
+
+
+def lines(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_a_failing_test_is_fixed(scripted: Serve, project: Path) -> None:
+    """End to end: look, change, run, fail, change, run, pass."""
+    wrong: Step = ("edit_file", {"path": "calc.py", "old": "a - b", "new": "a * b"})
+    right: Step = ("edit_file", {"path": "calc.py", "old": "a * b", "new": "a + b"})
+    script = scripted(
+        [("search", {"pattern": "def add"})],
+        [("read_file", {"path": "calc.py"})],
+        ["First try. ", wrong],
+        [CHECK],
+        [right],
+        [CHECK],
+        ["Fixed: `add` adds, and the check passes."],
+    )
+    result = chat(
+        script, project, "-p", "make check.py pass", "--yes",
+        "--allow-command", "python3 check.py",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "Fixed: `add` adds, and the check passes.\n"
+    assert (project / "calc.py").read_text() == FIXED
+    subprocess.run([sys.executable, "check.py"], cwd=project, check=True)
+    tools = [m for m in script.asked[-1]["messages"] if m["role"] == "tool"]
+    assert "def add" in tools[0]["content"]
+    assert "AssertionError" in tools[3]["content"]
+    assert "[exit code 0" in tools[5]["content"]
+
+
+def test_without_permission_nothing_is_changed_or_run(scripted: Serve, project: Path) -> None:
+    script = scripted([EDIT], [CHECK], ["I may not."])
+    result = chat(script, project, "-p", "fix it")
+    assert result.exit_code == 0, result.output
+    assert (project / "calc.py").read_text() == BROKEN
+    assert result.stdout == "I may not.\n"
+    assert "note: edit_file: the change was refused: there is nobody to ask" in result.stderr
+    assert "note: run_command: the command was refused" in result.stderr
+
+
+def test_yes_makes_edits_and_runs_nothing(scripted: Serve, project: Path) -> None:
+    script = scripted([EDIT], [CHECK], ["Done."])
+    result = chat(script, project, "-p", "fix it", "--yes", "--output-format", "json")
+    found = json.loads(result.stdout)
+    assert (project / "calc.py").read_text() == FIXED
+    assert found["type"] == "result"
+    assert found["changed"] == ["calc.py"]
+    assert [r["tool"] for r in found["refused"]] == ["run_command"]
+    assert found["why"] == "done"
+    assert found["text"] == "Done."
+    assert found["usage"]["cached_tokens"] == 270
+
+
+def test_commands_that_the_user_has_allowed(
+    scripted: Serve, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.toml").write_text('allow_commands = ["python3 *"]\n')
+    monkeypatch.setenv("AGENTSPEC_CONFIG", str(tmp_path / "config.toml"))
+    script = scripted([CHECK], [("run_command", {"command": "python3 check.py; ls"})], ["Done."])
+    result = chat(script, project, "-p", "check", "--output-format", "json")
+    found = json.loads(result.stdout)
+    assert [r["tool"] for r in found["refused"]] == ["run_command"]  # the second: a shell reads it
+    tools = [m for m in script.asked[-1]["messages"] if m["role"] == "tool"]
+    assert "AssertionError" in tools[0]["content"]
+
+
+def test_a_repository_cannot_allow_commands(scripted: Serve, project: Path) -> None:
+    (project / ".agentspec.toml").write_text('allow_commands = ["python3 *"]\n')
+    result = chat(scripted(["Hi."]), project, "-p", "check")
+    assert result.exit_code == 2
+    assert "may not set allow_commands" in result.stderr
+
+
+def test_stream_json(scripted: Serve, project: Path) -> None:
+    script = scripted(["Now. ", EDIT], ["Done."])
+    result = chat(script, project, "-p", "fix it", "--yes", "--output-format", "stream-json")
+    found = lines(result)
+    kinds = [line["type"] for line in found]
+    assert kinds[0] == "session"
+    assert kinds[-1] == "result"
+    # in the order in which things happen, text in pieces
+    assert [k for i, k in enumerate(kinds) if k != kinds[i - 1]] == [
+        "session", "text", "answer", "call", "change", "call_result", "text", "answer", "result",
+    ]  # fmt: skip
+    assert "".join(line["text"] for line in found if line["type"] == "text") == "Now. Done."
+    changes = [line for line in found if line["type"] == "change"]
+    assert [change["made"] for change in changes] == [False, True]
+    assert "+    return a + b" in changes[0]["diff"]
+    assert json.loads(next(li for li in found if li["type"] == "call")["arguments"])["path"]
+
+
+def test_the_request_may_come_on_standard_input(scripted: Serve, project: Path) -> None:
+    script = scripted(["One."], ["Two."], ["Three."])
+    assert chat(script, project, text="from a pipe").stdout == "One.\n"
+    assert script.asked[-1]["messages"][-1]["content"] == "from a pipe"
+    assert chat(script, project, "-p", "-", text="see @calc.py").stdout == "Two.\n"
+    assert "return a - b" in script.asked[-1]["messages"][-1]["content"]
+    # a request that is given leaves standard input alone
+    assert chat(script, project, "-p", "given", text="not this").stdout == "Three.\n"
+    assert script.asked[-1]["messages"][-1]["content"] == "given"
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_an_empty_request(scripted: Serve, project: Path, text: str) -> None:
+    result = chat(scripted(), project, text=text)
+    assert result.exit_code == 2
+    assert "the request is empty" in result.stderr
+
+
+def test_not_utf8(scripted: Serve, project: Path) -> None:
+    result = CliRunner().invoke(
+        main, ["chat", str(project), "--base-url", scripted().url], input=b"\xff\xfe"
+    )
+    assert result.exit_code == 2
+    assert "not UTF-8" in result.stderr
+
+
+def test_a_turn_that_takes_too_many_answers(scripted: Serve, project: Path) -> None:
+    read: list[Step] = [("read_file", {"path": "calc.py"})]
+    result = chat(
+        scripted(read, read, read), project, "-p", "look", "--max-turns", "2",
+        "--output-format", "json",
+    )  # fmt: skip
+    assert result.exit_code == 4
+    assert json.loads(result.stdout)["why"] == "max_answers"
+
+
+def test_sessions_go_on(scripted: Serve, project: Path) -> None:
+    script = scripted(["One."], ["Two."], ["Three."])
+    first = json.loads(chat(script, project, "-p", "a", "--output-format", "json").stdout)
+    second = json.loads(
+        chat(script, project, "-p", "b", "--continue", "--output-format", "json").stdout
+    )
+    assert second["session"] == first["session"]
+    third = chat(script, project, "-p", "c", "--resume", first["session"])
+    assert third.exit_code == 0
+    said = [m["content"] for m in script.asked[-1]["messages"] if m["role"] == "user"]
+    assert said == ["a", "b", "c"]
+    assert chat(script, project, "-p", "d", "--resume", "nothing").exit_code == 2
+    assert chat(script, project, "-p", "d", "--resume", "x", "--continue").exit_code == 2
+
+
+def test_errors_are_objects_where_objects_are_asked_for(project: Path) -> None:
+    result = CliRunner().invoke(
+        main,
+        ["chat", str(project), "--base-url", "http://127.0.0.1:9/v1", "-p", "hi",
+         "--output-format", "json"],
+    )  # fmt: skip
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["error"]["type"] == "BackendError"
+    assert "no server answers" in result.stderr
+
+
+def test_a_key_is_not_sent_in_the_clear_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agentspec.cli.chat import _key
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    assert _key(None, "http://example.org/v1") == ""
+    assert _key(None, "https://example.org/v1") == "sk-1"
+    assert _key(None, "http://localhost:8080/v1") == "sk-1"
+
+
+def test_an_unknown_model_is_said_at_once(project: Path) -> None:
+    result = CliRunner().invoke(main, ["chat", str(project), "--model", "nosuch", "-p", "hi"])
+    assert result.exit_code == 1
+    assert "no model is called 'nosuch'" in result.stderr
+
+
+def test_ctrl_c_keeps_what_was_written(scripted: Serve, project: Path, tmp_path: Path) -> None:
+    script = scripted(["One two ", 30.0, "three."])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "agentspec", "chat", str(project), "--base-url", script.url,
+         "-p", "count"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "HOME": str(tmp_path / "home")},
+    )  # fmt: skip
+    until = time.monotonic() + 30
+    while not script.asked and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130, err
+    assert out == "One two \n"
+    assert "--continue goes on" in err
+    assert script.left.wait(5)
+    script.answers = [["Three."]]
+    assert chat(script, project, "-p", "go on", "--continue").stdout == "Three.\n"
+    assert "One two" in str(script.asked[-1]["messages"])

@@ -1,0 +1,96 @@
+"""How fast a turn was, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentspec.assistant.compare import Compared, Comparison
+from agentspec.assistant.events import Answered
+from agentspec.terminal.speed import Speed, compared_lines, details, recent, status
+from agentspec.wire import PromptTokensDetails, SourceStats, SpeculationStats, Usage
+
+
+def answered(tokens: int, seconds: float, *, drafted: int = 10, cached: int = 900) -> Answered:
+    usage = Usage(
+        prompt_tokens=1000,
+        completion_tokens=tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+    )
+    stats = SpeculationStats(
+        passes=tokens // 2,
+        drafted=drafted,
+        accepted=drafted // 2,
+        generated_tokens=tokens,
+        tokens_per_second=tokens / seconds,
+        prefill_seconds=1.0,
+        sources={"draft_model": SourceStats(drafted=drafted, accepted=drafted // 2)},
+        notes=["something was left out"],
+    )
+    return Answered("stop", usage, stats, seconds + 1)
+
+
+def test_the_line() -> None:
+    speed = Speed(8192, 10.0)
+    assert status(speed) == ""
+    speed.add(answered(40, 2.0))
+    speed.add(answered(60, 2.0, cached=1000))
+    assert status(speed) == (
+        "25.0 tok/s · 2.00 tokens per pass · ≈2.5× plain (estimate) · 95 % of the prompt reused · "
+        "context 1,060 of 8,192"
+    )
+    measured = Comparison((Compared(100, 4.0, 100, 8.0, True),))
+    assert "2.00× plain, measured" in status(speed, measured)
+    assert "estimate" not in status(speed, measured)
+
+
+def test_no_estimate_without_drafts_or_a_cost_curve() -> None:
+    speed = Speed(8192, 10.0)
+    speed.add(answered(40, 2.0, drafted=0))
+    assert "plain" not in status(speed)
+    speed = Speed(8192, None)
+    speed.add(answered(40, 2.0))
+    assert "plain" not in status(speed)
+
+
+def test_a_server_that_says_little() -> None:
+    speed = Speed(100)
+    speed.add(Answered("stop", Usage(prompt_tokens=0, completion_tokens=20), None, 2.0))
+    assert status(speed) == "10.0 tok/s · context 20 of 100"
+
+
+@pytest.mark.parametrize(("share", "text"), [(1.0, "100 %"), (0.99996, "99.9 %"), (0.5, "50 %")])
+def test_nearly_all_is_not_all(share: float, text: str) -> None:
+    speed = Speed(100)
+    usage = Usage(
+        prompt_tokens=100_000,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=int(100_000 * share)),
+    )
+    speed.add(Answered("stop", usage, None, 1.0))
+    assert f"{text} of the prompt reused" in status(speed)
+
+
+def test_details() -> None:
+    speed = Speed(8192, 10.0)
+    assert details(speed) == ["nothing was written yet"]
+    speed.add(answered(40, 2.0))
+    lines = details(speed)
+    assert lines[1] == "1 answer, 40 tokens in 3.0 s, 1.0 s of it reading the prompt"
+    assert "≈10.0 tok/s" in lines[2]
+    assert "draft model: 5 of 10 accepted (50 %)" in lines
+    assert lines[-1] == "something was left out"
+
+
+def test_a_comparison_in_words() -> None:
+    same = Comparison((Compared(100, 4.0, 100, 8.0, True),))
+    assert compared_lines(same, greedy=True) == [
+        "accelerated 25.0 tok/s, plain 12.5 tok/s: 2.00× (measured, without reading the prompt)",
+        "the same text, token by token",
+    ]
+    other = Comparison((Compared(100, 4.0, 90, 8.0, False),))
+    assert "1 of 1 answers differ" in compared_lines(other, greedy=True)[1]
+    assert "temperature" in compared_lines(other, greedy=False)[1]
+
+
+def test_the_last_decisions() -> None:
+    assert recent(["a", "b", "c"], 2) == ["pass 2: b", "pass 3: c"]
+    assert recent([]) == []
