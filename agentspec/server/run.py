@@ -129,7 +129,7 @@ class Server(uvicorn.Server):
                 proxy_headers=False,
                 limit_concurrency=_MOST_CONNECTIONS,
                 timeout_keep_alive=15,
-                timeout_graceful_shutdown=round(_TOLD_SECONDS),
+                timeout_graceful_shutdown=round(_CUT_SECONDS),
                 h11_max_incomplete_event_size=64 << 10,
             )
         )

@@ -454,12 +454,26 @@ def deaf_request(port: int) -> socket.socket:
 
 @pytest.mark.parametrize("how", ["second signal", "deadline"])
 def test_who_reads_nothing_is_hung_up_on_quietly_at_the_end(
-    serve: Any, chat: Any, how: str, caplog: pytest.LogCaptureFixture
+    serve: Any,
+    chat: Any,
+    how: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine = gated(chat, "x" * 3000, max_tokens=3000)
+    monkeypatch.setattr("agentspec.server.run._TOLD_SECONDS", 0.5)
+    engine = gated(chat, "x" * 600, max_tokens=600)
     server = serve(engine, drain_seconds=20 if how == "second signal" else 0.2)
+    # what is accepted from now on has as little room
+    listening = server.server.servers[0].sockets[0]
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
     sock = deaf_request(server.port)
-    wait_for(passes_above(engine, 100))
+
+    def stuck() -> bool:
+        before = len(engine.target.passes)
+        time.sleep(0.2)
+        return 20 < before == len(engine.target.passes)
+
+    wait_for(stuck)
     server.signal()
     if how == "second signal":
         server.signal()
