@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentspec.bench.charts import colours, noise
+from agentspec.bench.charts import colours, noise, timeline
 from agentspec.bench.page import bench_page
 
 ALLOWED = {
@@ -169,6 +169,24 @@ def test_a_timeline_has_a_bar_for_each_pass_and_its_parts(data: dict[str, Any]) 
     assert f"{first['accepted'][0]} of {first['drafted'][0]} accepted" in told[0]
     pieces = "".join(text for one in first["text"] for text, _ in one)
     assert pieces.replace("\n", "") in page.text.replace("\n", "")
+
+
+def test_a_bar_is_as_tall_as_its_rows_and_as_wide_as_its_time() -> None:
+    plain = {"start": [0.0], "end": [100.0], "committed": [1]}
+    fast = {
+        "start": [0.0, 50.0], "end": [50.0, 60.0], "rows": [5, 1], "drafted": [4, 0],
+        "accepted": [2, 0], "committed": [3, 1], "sources": [[["lookup", 4, 2]], []],
+        "text": [[["ab", "lookup"], ["c", None]], []],
+    }  # fmt: skip
+    page = Page(timeline(plain, fast, {"lookup": "s1"}))
+    own, other = (rect for rect in page.of("rect", "own") if float(rect["height"]) > 8)
+    (accepted,), (rejected,) = page.of("rect", "bar s1"), page.of("rect", "rejected")
+    heights = [float(rect["height"]) for rect in (own, accepted, rejected)]
+    assert heights == pytest.approx([19.2, 38.4, 38.4])
+    assert float(own["y"]) - float(accepted["y"]) == pytest.approx(38.4)
+    widths = [float(rect["width"].rstrip("%")) for rect in (own, other)]
+    assert widths[0] == pytest.approx(5 * widths[1], rel=0.01)
+    assert "pass 1, from 0.000 s, 50.0 ms: 5 rows, 2 of 4 accepted (lookup 2 of 4)" in page.text
 
 
 def test_prompts_of_one_name_are_kept_apart(data: dict[str, Any]) -> None:
