@@ -329,24 +329,25 @@ def _bar(
     start, stop, rows = record["start"][i], record["end"][i], record["rows"][i]
     sources = record["sources"][i] if "sources" in record else []
     wrote = "".join(text for text, _ in record["text"][i]) if "text" in record else ""
-    names = ", ".join(f"{name} {accepted} of {drafted}" for name, drafted, accepted in sources)
-    told = (
-        f"pass {i + 1}, from {start / 1e3:.3f} s, {stop - start:.1f} ms: {rows} rows, "
-        f"{record['accepted'][i]} of {record['drafted'][i]} accepted"
-        + (f" ({names})" if names else "")
-        + (f"\nwrote: {wrote}" if wrote else "")
-    )
+    told = f"pass {i + 1}, from {start / 1e3:.3f} s, {stop - start:.1f} ms"
     left, width = x(start), 0.86 * (x(stop) - x(start))
-    at = base
-    inner = []
+    if sources:
+        names = ", ".join(f"{name} {accepted} of {drafted}" for name, drafted, accepted in sources)
+        told += (
+            f": {rows} rows, {record['accepted'][i]} of {record['drafted'][i]} accepted ({names})"
+        )
+    told += f"\nwrote: {wrote}" if wrote else ""
     parts = [("own", record["committed"][i] - record["accepted"][i])]
     parts += [(f"bar {colour.get(name, 's7')}", accepted) for name, _, accepted in sources]
     parts.append(("rejected", rows - sum(count for _, count in parts)))
+    at = base
+    inner = []
     for cls, count in parts:
         if count > 0:
             at -= tall * count
-            inner.append(box(left, at, width, tall * count, cls, least=0.0008))
-    yield tag("g", [tag("title", escaped(told)), *inner])
+            title = told if count == rows else ""  # the only one
+            inner.append(box(left, at, width, tall * count, cls, title, least=0.0008))
+    yield inner[0] if len(inner) == 1 else tag("g", [tag("title", escaped(told)), *inner])
 
 
 def written(record: Mapping[str, Any], colour: Mapping[str, str]) -> str:
