@@ -183,7 +183,8 @@ class CostAwareController:
     def explain(self) -> str:
         draft, gain, price = self._choice
         if not draft.tokens:
-            offered = f"{len(self._offered)} drafts offered, none pays" if self._offered else "none"
+            n = len(self._offered)
+            offered = f"{n} draft{'s' * (n != 1)} offered, none pays" if n else "none"
             return f"no draft: {offered} (pace {price:.2f} tokens per pass)"
         chances = " ".join(f"{self._survival.of(draft, j):.2f}" for j in range(min(len(draft), 8)))
         more = " …" if len(draft) > 8 else ""

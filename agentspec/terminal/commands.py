@@ -266,7 +266,7 @@ class Commands:
             self._compare()
             return
         for line in speeds.details(self.front.speed):
-            self.front.screen.lines(line)
+            self.front.screen.say(line)
 
     def _compare(self) -> None:
         front = self.front
@@ -284,13 +284,13 @@ class Commands:
         front.interruptible(work)
         front.compared = Comparison(tuple(found))
         for line in speeds.compared_lines(front.compared, greedy=front.greedy):
-            front.screen.lines(line)
+            front.screen.say(line)
 
     def _explain(self, typed: Typed) -> None:
         if not self.front.explained:
             raise RefusedError("there is nothing to explain: the last answer had no drafts")
         for line in speeds.recent(self.front.explained):
-            self.front.screen.lines(line)
+            self.front.screen.say(line)
 
     def _compact(self, typed: Typed) -> None:
         def work(stop: Stop) -> None:

@@ -15,11 +15,15 @@ from agentspec.assistant.repository import shown
 from agentspec.assistant.results import Result, plain
 from agentspec.terminal.diff import diff_text
 from agentspec.terminal.markdown import MarkdownStream, PlainStream
+from agentspec.terminal.speed import source_kind, source_label
 from agentspec.terminal.waiting import Waiting
 
 _COLOURS = {
     "lookup": "cyan",
     "edit": "green",
+    "file": "bright_cyan",
+    "session": "bright_green",
+    "tool": "bright_yellow",
     "habit": "yellow",
     "skeleton": "magenta",
     "predicted": "blue",
@@ -122,8 +126,12 @@ class Screen:
         """What went wrong."""
         self._line("error: ", "bold red", plain(" ".join(text.split())))
 
+    def say(self, text: str) -> None:
+        """A line that was asked for, broken between words."""
+        self._line("", "", plain(text))
+
     def lines(self, text: str, style: str = "") -> None:
-        """Text as it is, made safe."""
+        """Text as it is, made safe: lists, files, output."""
         self.waiting.clear()
         self.console.print(Text(plain(text), style), soft_wrap=True)
 
@@ -133,7 +141,7 @@ class Screen:
             return
         text = Text().append("by: ", "dim")
         for name in self._seen:
-            text.append(name.replace("_", " "), _COLOURS.get(name, _OTHER))
+            text.append(source_label(name), _COLOURS.get(name, _OTHER))
             text.append(" · ", "dim")
         text.append("the model itself", "dim")
         self._seen = {}
@@ -156,8 +164,9 @@ class Screen:
     def _style(self, source: str | None) -> str:
         if source is None:
             return ""
-        self._seen[source] = None
-        return _COLOURS.get(source, _OTHER)
+        kind = source_kind(source)
+        self._seen[kind] = None
+        return _COLOURS.get(kind, _OTHER)
 
     def _end(self) -> None:
         self.waiting.clear()

@@ -109,12 +109,14 @@ def details(speed: Speed) -> list[str]:
             f"plain decoding: ≈{speed.plain_per_second:.1f} tok/s, from the measured time of a "
             "pass of one row; /speed compare measures it"
         )
-    names = list(dict.fromkeys(name for s in stats for name in s.sources))
-    for name in names:
-        found = [s.sources[name] for s in stats if name in s.sources]
-        drafted, accepted = sum(f.drafted for f in found), sum(f.accepted for f in found)
+    counts: dict[str, list[int]] = {}
+    for name, source in (item for s in stats for item in s.sources.items()):
+        count = counts.setdefault(source_kind(name), [0, 0])
+        count[0] += source.accepted
+        count[1] += source.drafted
+    for kind, (accepted, drafted) in counts.items():
         share = _percent(accepted / drafted) if drafted else "none"
-        lines.append(f"{name.replace('_', ' ')}: {accepted:,} of {drafted:,} accepted ({share})")
+        lines.append(f"{source_label(kind)}: {accepted:,} of {drafted:,} accepted ({share})")
     lines += dict.fromkeys(n for s in stats for n in s.notes)
     return lines
 
@@ -142,9 +144,34 @@ def compared_lines(found: Comparison, *, greedy: bool) -> list[str]:
 
 
 def recent(explained: Sequence[str], most: int = 12) -> list[str]:
-    """The last decisions, numbered by their pass."""
-    first = max(0, len(explained) - most)
-    return [f"pass {n}: {line}" for n, line in enumerate(explained[first:], first + 1)]
+    """The last decisions, numbered by their pass; the same ones in a row are one line."""
+    rows: list[tuple[int, int, str]] = []
+    for n, line in enumerate(explained, 1):
+        if rows and _decision(rows[-1][2]) == _decision(line):
+            rows[-1] = rows[-1][0], n, line
+        else:
+            rows.append((n, n, line))
+    return [
+        f"pass {first}: {line}" if first == last else f"passes {first} to {last}: {line}"
+        for first, last, line in rows[-most:]
+    ]
+
+
+def source_kind(name: str) -> str:
+    """What kind of proposer a source's name says: `session:ID` is an earlier session."""
+    return name.partition(":")[0]
+
+
+def source_label(kind: str) -> str:
+    """A kind of source in words."""
+    return {"session": "earlier sessions", "file": "files", "tool": "tool results"}.get(
+        kind, kind.replace("_", " ")
+    )
+
+
+def _decision(line: str) -> str:
+    # without a draft only the pace in the brackets moves from pass to pass
+    return line.partition(" (")[0] if line.startswith("no draft") else line
 
 
 def _percent(share: float) -> str:

@@ -93,4 +93,7 @@ def test_a_comparison_in_words() -> None:
 
 def test_the_last_decisions() -> None:
     assert recent(["a", "b", "c"], 2) == ["pass 2: b", "pass 3: c"]
+    same = ["no draft (pace 1)", "no draft (pace 2)", "lookup (pace 3)", "no draft (pace 4)"]
+    assert recent(same) == ["passes 1 to 2: no draft (pace 2)", "pass 3: lookup (pace 3)",
+                            "pass 4: no draft (pace 4)"]  # fmt: skip
     assert recent([]) == []
