@@ -253,6 +253,7 @@ def _acceptance(data: Mapping[str, Any], colour: Mapping[str, str]) -> str:
 def _lengths(data: Mapping[str, Any]) -> str:
     details = data["details"]
     cost = details["cost"]
+    row = f"A pass of one row took {cost['row_ms']:.1f} ms (median). " if cost["row_ms"] else ""
     marks = [
         (dot(0.5, 7, 5, "tokens"), "tokens gained per pass, its own included; larger: more passes"),
         (dot(0.5, 7, 2.6, "measured"), "median time of the passes of all runs here"),
@@ -262,7 +263,7 @@ def _lengths(data: Mapping[str, Any]) -> str:
     return section(
         "Draft lengths, and what they cost",
         "A length pays where a pass gains more tokens than it costs: where the disc lies above the "
-        f"line. A pass of one row took {cost['row_ms']:.1f} ms (median). Chosen lengths are of the "
+        f"line. {row}Chosen lengths are of the "
         f"accelerated runs, {details['of']}.",
         tag("div", cost_chart(details), cls="frame"),
         legend(marks),
@@ -287,7 +288,7 @@ def _timelines(data: Mapping[str, Any], colour: Mapping[str, str]) -> str:
                 (box(0, 1, 1, 12, f"bar {colour.get(name, 's7')}"), f"accepted from {name}")
                 for name in used
             ),
-            (box(0, 1, 1, 12, "rejected"), "rejected"),
+            (box(0, 1, 1, 12, "rejected"), "rejected or padding" if data["exact"] else "rejected"),
         ]
         parts.append(
             tag("h3", f"{escaped(session['id'])}, {ratio:.2f}×")

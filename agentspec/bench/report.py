@@ -136,8 +136,9 @@ def _details(details: Mapping[str, Any] | None) -> list[str]:
                 "-" if seen is None else f"{seen[0]:.2f}",
             )
         )
+    row = f", {cost['row_ms']:.1f} ms" if cost["row_ms"] else ""
     about = (
-        f"draft lengths ({details['of']}); costs in passes of one row, {cost['row_ms']:.1f} ms; "
+        f"draft lengths ({details['of']}); costs in passes of one row{row}; "
         "a length pays where tokens exceed cost"
     )
     return [*lines, "", about, "", *_table(table)]

@@ -233,6 +233,8 @@ def test_chosen_lengths_are_bars_over_the_cost(data: dict[str, Any]) -> None:
     for length in lengths:
         assert f"K = {length['k']}: {length['passes']} passes" in page.texts
     assert len(page.of("polyline", "cost")) == 1
+    took = data["details"]["cost"]["row_ms"]
+    assert f"A pass of one row took {took:.1f} ms" in page.text
 
 
 def test_one_prompt_has_no_interval_and_nothing_drafted_is_said(data: dict[str, Any]) -> None:
@@ -255,6 +257,7 @@ def test_without_a_curve_or_a_turn_there_is_still_a_page(data: dict[str, Any]) -
     del bare["warm"]
     page = assert_harmless(bench_page(bare))
     assert page.of("polyline") == []
+    assert "A pass of one row took" not in page.text
 
 
 @pytest.mark.parametrize("n", [3, 12])
