@@ -51,7 +51,10 @@ def open_torch(path: str | os.PathLike[str], settings: Settings) -> TorchBackend
 
 
 def torch_settings(settings: Settings) -> TorchSettings:
-    """Settings of the torch backend."""
+    """Settings of the torch backend; exact mode takes those whose rows are bit-equal.
+
+    On a CPU they are from two rows on, with packed weights and attention row by row.
+    """
     from agentspec.backends.torch import TorchSettings
 
     return TorchSettings(
@@ -61,6 +64,7 @@ def torch_settings(settings: Settings) -> TorchSettings:
         dtype=settings.dtype,
         max_seqs=1 if settings.exact else settings.max_sessions,
         chunk=settings.n_batch,
+        apart=settings.exact,
     )
 
 

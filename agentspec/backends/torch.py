@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -53,8 +53,7 @@ class TorchBackend(Inside):
         from agentspec.backends.torch_pass import Model
 
         self._using = threading.RLock()
-        self._cancelled = [False]
-        self._never = [False]
+        self._cancelled, never = [False], [False]
         if self.settings.n_threads is not None:
             self._torch.set_num_threads(self.settings.n_threads)
         loaded = open_model(self.path, self.settings, found)
@@ -66,7 +65,7 @@ class TorchBackend(Inside):
         self._config: Any = loaded.model.config.get_text_config(decoder=True)
         # recurrent state cannot be taken out of a pass that stopped half-way, so there a cancel
         # is heard between passes only
-        self._stopped = stop_when(self._never if self._layout.recurrent else self._cancelled)
+        self._stopped = stop_when(never if self._layout.recurrent else self._cancelled)
         self._model = Model(loaded.model, self._layout, self.device)
         self.vocab_size = int(self._config.vocab_size)
         most = getattr(self._config, "max_position_embeddings", None)
@@ -93,10 +92,25 @@ class TorchBackend(Inside):
             exit_layers=tuple(range(1, self._model.layers)) if trims else (),
             max_seqs=self.settings.max_seqs,
         )
-        found = probe(self)
+        unpack = self._pack()
+        try:
+            found = probe(self)
+        except DecodeError:
+            if unpack is None:
+                raise
+            # a layer that reads the weights of another by itself
+            unpack()
+            found = probe(self)
         self._one_by_one = not found.several_rows
         if not found.tree:
             self.capabilities = replace(self.capabilities, tree=False, max_leaves=1)
+
+    def _pack(self) -> Callable[[], None] | None:
+        """Put CPU weights into the order that small passes read fastest; what undoes it."""
+        from agentspec.backends.torch_linear import can_pack, pack
+
+        wanted = self.settings.packed and not self.on_gpu
+        return pack(self.inner) if wanted and can_pack(self.dtype) else None
 
     def chat_template(self) -> str | None:
         """The Jinja template of the model's files, or None."""

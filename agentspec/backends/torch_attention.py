@@ -15,15 +15,20 @@ import torch
 
 NAME = "agentspec"
 """What transformers knows this attention by."""
+APART = "agentspec_apart"
+"""The same, up to `MOST_APART` rows one at a time: their bits are those of passes of one row."""
+MOST_APART = 16
 
 
 def register() -> None:
-    """Make it known to transformers; twice is once."""
+    """Make both known to transformers; twice is once."""
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
     AttentionInterface.register(NAME, grouped)
     AttentionMaskInterface.register(NAME, sdpa_mask)
+    AttentionInterface.register(APART, apart)
+    AttentionMaskInterface.register(APART, lambda *_, **__: None)
 
 
 def grouped(
@@ -64,6 +69,44 @@ def grouped(
         scale=scaling,
     )
     return out.reshape(batch, heads, rows, -1).transpose(1, 2).contiguous(), None
+
+
+def apart(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **named: Any,
+) -> tuple[Any, None]:
+    """`grouped`, where rows without a mask follow each other and each is computed for itself.
+
+    Kernels sum in another order when there are more rows, so rows of one pass part from those of
+    passes of one row in the last bits; here they do not.
+    """
+    rows, cells = query.shape[2], key.shape[2]
+    if attention_mask is not None or rows == 1:
+        return grouped(module, query, key, value, attention_mask, dropout, scaling, **named)
+    window = named.get("sliding_window") or cells
+    parts = []
+    for row in range(rows):
+        end = cells - rows + row + 1
+        seen = slice(max(0, end - window), end)
+        out, _ = grouped(
+            module,
+            query[:, :, row : row + 1],
+            key[:, :, seen],
+            value[:, :, seen],
+            None,
+            dropout,
+            scaling,
+            **named,
+        )
+        parts.append(out)
+    return torch.cat(parts, dim=1), None
 
 
 def visible(

@@ -140,7 +140,7 @@ def _from_folder(path: Path, settings: TorchSettings, libraries: Libraries, devi
     text = transformers.AutoTokenizer.from_pretrained(
         path, trust_remote_code=False, local_files_only=True
     )
-    return _finished(model, text, _template_of(text), device)
+    return _finished(model, text, _template_of(text), device, settings)
 
 
 def _from_gguf(path: Path, settings: TorchSettings, libraries: Libraries, device: Any) -> Loaded:
@@ -153,7 +153,7 @@ def _from_gguf(path: Path, settings: TorchSettings, libraries: Libraries, device
     dtype = chosen_dtype(libraries.torch, settings, device, "bfloat16")
     model = open_dense(path, libraries.transformers, dtype)
     text = _gguf_tokenizer(path, libraries.transformers)
-    return _finished(model.to(device), text, header.chat_template, device)
+    return _finished(model.to(device), text, header.chat_template, device, settings)
 
 
 def _gguf_tokenizer(path: Path, transformers: Any) -> Any:
@@ -166,11 +166,13 @@ def _gguf_tokenizer(path: Path, transformers: Any) -> Any:
         return transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
 
 
-def _finished(model: Any, text: Any, template: str | None, device: Any) -> Loaded:
+def _finished(
+    model: Any, text: Any, template: str | None, device: Any, settings: TorchSettings
+) -> Loaded:
     from agentspec.backends.llama_tokenizer import LlamaTokenizer
     from agentspec.backends.torch_tokenizer import TorchTokenizer
 
-    _attend(model)
+    _attend(model, apart=settings.apart)
     model.eval()
     model.requires_grad_(False)
     tokenizer = text
@@ -196,10 +198,10 @@ def _template_of(text: Any) -> str | None:
     return told if isinstance(told, str) and told else None
 
 
-def _attend(model: Any) -> None:
+def _attend(model: Any, *, apart: bool) -> None:
     """Our attention where transformers' own for it would do, else the plain one."""
-    from agentspec.backends.torch_attention import NAME, register
+    from agentspec.backends.torch_attention import APART, NAME, register
 
     register()
     usual = model.config._attn_implementation == "sdpa"
-    model.set_attn_implementation(NAME if usual else "eager")
+    model.set_attn_implementation((APART if apart else NAME) if usual else "eager")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from agentspec.backends.torch_attention import NAME, visible
+from agentspec.backends.torch_attention import APART, MOST_APART, NAME, visible
 from agentspec.backends.torch_cache import Layout, TorchSequence
 
 _CACHE_NAMES = ("cache", "past_key_values", "cache_params")
@@ -46,7 +46,8 @@ class Model:
         )
         config = model.config.get_text_config(decoder=True)
         self._own_masks = not layout.recurrent
-        self._eager = model.config._attn_implementation != NAME
+        self._eager = model.config._attn_implementation not in (NAME, APART)
+        self._apart = model.config._attn_implementation == APART
         heads = int(getattr(config, "num_attention_heads", 1))
         groups = int(getattr(config, "num_key_value_heads", None) or heads)
         self._each = 1 if self._eager else max(1, heads // groups)
@@ -95,7 +96,7 @@ class Model:
             self._cache_name: sequence.cache,
         }
         positions: Sequence[int] = range(start, start + count)
-        if self._own_masks and (parents is not None or (start and count > 1)):
+        if self._own_masks and (parents is not None or self._needs_mask(start, count)):
             named["attention_mask"], positions = self._masks(start, count, parents)
         named["position_ids"] = torch.tensor(
             [list(positions)], dtype=torch.long, device=self.device
@@ -120,6 +121,11 @@ class Model:
         finally:
             self._watch = False
             self._seen.clear()
+
+    def _needs_mask(self, start: int, count: int) -> bool:
+        if self._apart:
+            return count > MOST_APART
+        return start > 0 and count > 1
 
     def run_singly(
         self, sequence: TorchSequence, tokens: Sequence[int], first: int, *, features: bool

@@ -24,8 +24,9 @@ class TorchSettings:
     spread over all GPUs, which needs accelerate. `dtype` auto is float32 on a CPU and elsewhere
     the type the weights are stored in, bfloat16 where that is float32. `chunk` is the most rows of
     one pass, `tree_leaves` the most leaves of a tree, below 2 none is verified. `packed` keeps CPU
-    weights in the order that small passes read fastest, a second copy while they are loaded.
-    Raises ConfigError.
+    weights in the order that small passes read fastest. `apart` computes the attention of up to
+    16 rows one row at a time, so that their bits do not depend on how many there are. Raises
+    ConfigError.
     """
 
     n_ctx: int = 8192
@@ -36,6 +37,7 @@ class TorchSettings:
     chunk: int = 512
     tree_leaves: int = 16
     packed: bool = True
+    apart: bool = False
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -60,8 +62,9 @@ class TorchSettings:
             raise ConfigError(
                 f"device must be auto, cpu, mps, cuda, cuda:N or map, not {self.device!r}"
             )
-        if not isinstance(self.packed, bool):
-            raise ConfigError(f"packed must be true or false, not {self.packed!r}")
+        for name in ("packed", "apart"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,10 @@ def near(left: Any, right: Any) -> bool:
     return bool(np.abs(np.asarray(left) - np.asarray(right)).max() < CLOSE)
 
 
+def chunks(count: int) -> list[int]:
+    return [60] * (count // 60) + [count % 60] * bool(count % 60)
+
+
 # what is computed
 
 
@@ -117,6 +121,49 @@ def test_rows_stay_on_the_device_until_they_are_asked_for(
     backend.forward([Rows(backend.open(), [1])])
     with pytest.raises(BackendError, match="earlier pass"):
         output.logits(3)
+
+
+# weights and attention for passes of few rows
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gemma3", "gpt2", "mamba"])
+def test_packed_weights_change_nothing(
+    folder: Any, open_torch: Any, feed: Any, words: Any, kind: str
+) -> None:
+    from agentspec.backends.torch_linear import Packed
+
+    packed, plain = open_torch(folder(kind)), open_torch(folder(kind), packed=False)
+    found = [isinstance(module, Packed) for module in packed.inner.modules()]
+    # mamba reads the weights of its layers itself, and gpt2 has layers of another kind
+    assert sum(found) == {"llama": 15, "gemma2": 15, "gemma3": 15, "gpt2": 1, "mamba": 0}[kind]
+    assert not any(isinstance(module, Packed) for module in plain.inner.modules())
+    rows = [feed(b, b.open(), words(30), (20, 1, 2, 7)) for b in (packed, plain)]
+    assert near(*rows)
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "gemma3"])
+def test_attention_row_by_row_gives_equal_bits(
+    folder: Any, open_torch: Any, feed: Any, words: Any, kind: str
+) -> None:
+    """Behind contexts shorter and longer than the windows, and than attention's blocks."""
+    backend = open_torch(folder(kind), apart=True)
+    together = open_torch(folder(kind))
+    text, more = words(500), words(16, seed=3)
+    for context in (1, 14, 40, 480):
+        rows: dict[int, Any] = {}
+        for count in (2, 3, 4, 5, 8, 16):
+            seq = backend.open()
+            feed(backend, seq, text[:context], chunks(context))
+            parts = [count] * (16 // count) + [16 % count] * bool(16 % count)
+            found = feed(backend, seq, more, parts)
+            rows[count] = found[: count * (16 // count)]
+            backend.drop(seq)
+        for count, found in rows.items():
+            assert np.array_equal(found, rows[16][: len(found)]), (context, count)
+        seq = together.open()
+        feed(together, seq, text[:context], chunks(context))
+        assert near(feed(together, seq, more), rows[16])
+        together.drop(seq)
 
 
 # early exits
