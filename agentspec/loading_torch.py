@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agentspec.backends.torch import TorchBackend, TorchSettings
     from agentspec.config import Settings
 
-_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def model_folder(name: str, settings: Settings) -> Path | None:

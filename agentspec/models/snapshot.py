@@ -9,7 +9,7 @@ from agentspec.errors import ConfigError, DownloadError, MissingExtraError, Mode
 from agentspec.models.hub import one_line
 
 PREFIX = "hf:"
-_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+_NAME = re.compile(r"(?P<repo>\w[\w.-]*/\w[\w.-]*)(@(?P<revision>[\w./-]+))?")
 _FILES = ("*.json", "*.jinja", "*.model", "*.safetensors")
 """Neither pickles nor code."""
 

@@ -1,0 +1,253 @@
+"""Whole texts over the torch backend: with drafts they are those of plain decoding."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentspec.backends.base import Rollback, Rows
+from agentspec.control.controller import FixedController
+from agentspec.engine.session import LiveSequence
+from agentspec.propose.draft_model import DraftModel
+from agentspec.propose.lookup import Lookup
+from agentspec.testing.loop import Loop
+from agentspec.testing.scripted import ScriptedProposer
+from agentspec.types import Draft, SamplingParams
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tests.torch_models import ATTENTION, KINDS, write_tiny
+
+CLOSE = 1e-3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    root = tmp_path_factory.mktemp("torch")
+
+    def find(kind: str = "llama", **arguments: Any) -> Path:
+        path = root / "-".join([kind, *(f"{k}{v}" for k, v in arguments.items())])
+        return path if path.exists() else write_tiny(path, kind, **arguments)
+
+    return find
+
+
+@pytest.fixture
+def open_torch() -> Iterator[Callable[..., Any]]:
+    from agentspec.backends.torch import TorchBackend, TorchSettings
+
+    opened: list[Any] = []
+
+    def load(path: Path, **settings: Any) -> Any:
+        told = {"n_ctx": 512, "n_threads": 1, "chunk": 64, "device": "cpu", **settings}
+        opened.append(TorchBackend(path, TorchSettings(**told)))
+        return opened[-1]
+
+    try:
+        yield load
+    finally:
+        for backend in opened:
+            backend.close()
+
+
+def some_tree(rng: random.Random) -> list[int]:
+    """Parents of at most eight leaves."""
+    while True:
+        n = rng.randint(1, 12)
+        parents = [rng.randint(max(-1, j - 4), j - 1) for j in range(n)]
+        if n - len({parent for parent in parents if parent >= 0}) <= 8:
+            return parents
+
+
+def forest(truth: Sequence[int], seed: int, *, trees: bool = True) -> ScriptedProposer:
+    """Right branches among wrong ones, chains in between, and now and then nothing."""
+
+    def guess(text: Sequence[int], room: int) -> Draft:
+        rng = random.Random(seed * 1009 + len(text))
+        kind = rng.randrange(5) if trees else 0
+        parents = some_tree(rng) if kind else [j - 1 for j in range(rng.randint(0, 6))]
+        n = len(parents)
+        empty = (0,) * n, ("",) * n, (None,) * n
+        depths = Draft(*empty, tuple(parents)).depths
+        ahead = truth[len(text) :]
+        tokens = tuple(
+            ahead[d] if d < len(ahead) and rng.random() < 0.7 else rng.randrange(256)
+            for d in depths
+        )
+        return Draft(tokens, ("x",) * n, (None,) * n, tuple(parents) if kind else None)
+
+    return ScriptedProposer(guess)
+
+
+def next_row_of_fresh(backend: Any, tokens: Sequence[int]) -> Any:
+    seq = backend.open()
+    for at in range(0, len(tokens), backend.max_rows):
+        output = backend.forward([Rows(seq, tokens[at : at + backend.max_rows])])
+    row = output.logits(0).copy()
+    backend.drop(seq)
+    return row
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_any_draft_the_text_is_that_of_plain_decoding(
+    folder: Any, open_torch: Any, words: Any, kind: str
+) -> None:
+    backend = open_torch(folder(kind), max_seqs=3)
+    prompt = words(30)
+    plain = Loop(backend).answer(prompt, max_tokens=80)
+    loop = Loop(backend)
+    answer = loop.answer(
+        prompt,
+        [forest([*prompt, *plain.tokens], 1, trees=kind in ATTENTION)],
+        controller=FixedController(16, match_factor=0.0),
+        max_tokens=80,
+    )
+    assert answer.tokens == plain.tokens
+    assert not answer.stats.notes
+    assert any(v.draft.parents is not None for v in answer.verdicts) == (kind in ATTENTION)
+    assert 0 < answer.stats.accepted < answer.stats.drafted
+    row = backend.forward([Rows(loop.sequence.seq, loop.sequence.tokens[-1:])]).logits(0).copy()
+    assert np.abs(row - next_row_of_fresh(backend, loop.sequence.tokens)).max() < CLOSE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_every_step_the_cache_is_that_of_a_fresh_context(
+    folder: Any, open_torch: Any, words: Any, kind: str
+) -> None:
+    backend = open_torch(folder(kind), max_seqs=2)
+    live, rng = LiveSequence(backend), random.Random(3)
+    text = words(20)
+    live.start(text)
+    for step in range(25):
+        count = rng.randint(0, 7)
+        draft = [rng.randrange(256) for _ in range(count)]
+        accepted = rng.randint(0, count)
+        output = live.verify(draft)
+        rows = [output.logits(i).copy() for i in range(len(output))]
+        assert np.abs(
+            rows[accepted] - next_row_of_fresh(backend, text + draft[:accepted])
+        ).max() < (CLOSE), step
+        decided = [*draft[:accepted], rng.randrange(256)]
+        live.commit(decided)
+        text += decided
+        assert backend.length(live.seq) == len(text) - 1
+        assert live.tokens == text
+    assert (backend.capabilities.rollback is Rollback.TRIM) == (kind in ATTENTION)
+
+
+@pytest.mark.parametrize("params", [{}, {"temperature": 1.0, "seed": 3}])
+@pytest.mark.parametrize(
+    ("target", "draft"), [("llama", "qwen2"), ("gemma3", "llama"), ("lfm2", "mamba")]
+)
+def test_a_draft_model_of_another_kind(
+    folder: Any, open_torch: Any, words: Any, target: str, draft: str, params: dict[str, Any]
+) -> None:
+    told = SamplingParams(**params)
+    backend = open_torch(folder(target), max_seqs=2)
+    plain = Loop(backend).answer(words(30), params=told, max_tokens=40)
+    helper = DraftModel(open_torch(folder(draft, seed=2)), target_vocab=264, k=4, p_min=0.0)
+    answer = Loop(backend).answer(words(30), [helper], params=told, max_tokens=40)
+    assert answer.tokens == plain.tokens
+    assert answer.stats.drafted > 0
+    assert not answer.stats.notes
+    row = helper.sequence.next_rows().logits(0).copy()
+    fresh = next_row_of_fresh(open_torch(folder(draft, seed=2)), helper.sequence.tokens)
+    assert np.abs(row - fresh).max() < CLOSE
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "lfm2"])
+def test_a_draft_model_like_its_target_is_always_right(
+    folder: Any, open_torch: Any, words: Any, kind: str
+) -> None:
+    helper = DraftModel(open_torch(folder(kind)), target_vocab=264, k=4, p_min=0.0)
+    answer = Loop(open_torch(folder(kind))).answer(words(30), [helper], max_tokens=40)
+    assert 0 < answer.stats.drafted == answer.stats.accepted
+
+
+@pytest.mark.parametrize("first", ["torch", "llama.cpp"])
+def test_one_model_of_each_library(
+    load: Any, tiny: Any, open_torch: Any, words: Any, first: str
+) -> None:
+    """The same GGUF file: what one drafts the other takes."""
+    path = tiny("dense")
+    pair = [open_torch(path), load(path, type_k="f32", type_v="f32", flash_attn=False)]
+    target, draft = pair if first == "torch" else pair[::-1]
+    plain = Loop(target).answer(words(30), max_tokens=40)
+    target.drop(0)
+    helper = DraftModel(draft, target_vocab=target.vocab_size, k=4, p_min=0.0)
+    answer = Loop(target).answer(words(30), [helper], max_tokens=40)
+    assert answer.tokens == plain.tokens
+    assert answer.stats.accepted >= answer.stats.drafted - 2
+
+
+@pytest.mark.parametrize("kind", ["dense", "dense_q"])
+def test_a_gguf_file_computes_what_llama_cpp_does(
+    load: Any, tiny: Any, open_torch: Any, feed: Any, words: Any, kind: str
+) -> None:
+    ours, theirs = open_torch(tiny(kind)), load(tiny(kind), type_k="f32", type_v="f32")
+    a, b = (feed(backend, backend.open(), words(40)) for backend in (ours, theirs))
+    if kind == "dense":
+        assert np.abs(np.stack(a) - np.stack(b)).max() < 0.05
+    assert min(np.corrcoef(x, y)[0, 1] for x, y in zip(a, b, strict=True)) > 0.999
+
+
+# a real model
+
+
+PROMPTS = (
+    "def fibonacci(n):\n    if n < 2:\n        return n\n    return fibonacci(n - 1) + ",
+    "import json\n\n\ndef load_config(path):\n    with open(path) as handle:\n",
+    "The quick brown fox jumps over the lazy dog. The quick brown fox",
+    '{"name": "read_file", "arguments": {"path": "src/main.py"}}\n{"name": "read_file", ',
+    "Dear all,\n\nthe meeting of the working group will be moved to",
+)
+
+
+@pytest.mark.weights
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["lookup", "draft", "both"])
+def test_a_thousand_tokens_of_a_real_model(
+    load: Any, weights: Any, open_torch: Any, way: str, plain_texts: Any
+) -> None:
+    path = weights("smollm2-135m")
+    target = open_torch(path, chunk=256)
+    encode = target.tokenizer.encode
+    loop = Loop(target)
+    proposers: list[Any] = []
+    if way != "lookup":
+        small = load(path, n_ctx=512, n_threads=2)
+        proposers.append(DraftModel(small, target_vocab=target.vocab_size, k=4))
+    if way != "draft":
+        proposers.append(Lookup(lambda _slots: 0.6))
+    accepted = 0
+    for prompt, plain in zip(PROMPTS, plain_texts, strict=True):
+        answer = loop.answer(
+            encode(prompt), proposers, controller=FixedController(8), max_tokens=200
+        )
+        assert answer.tokens == plain
+        assert not answer.stats.notes
+        accepted += answer.stats.accepted
+    assert accepted > 100
+
+
+@pytest.fixture(scope="module")
+def plain_texts(weights: Any) -> list[list[int]]:
+    """A thousand tokens, one in each pass."""
+    from agentspec.backends.torch import TorchBackend, TorchSettings
+
+    target = TorchBackend(
+        weights("smollm2-135m"), TorchSettings(n_ctx=512, n_threads=1, device="cpu", chunk=256)
+    )
+    loop = Loop(target)
+    texts = [
+        loop.answer(target.tokenizer.encode(prompt), max_tokens=200).tokens for prompt in PROMPTS
+    ]
+    target.close()
+    assert sum(map(len, texts)) >= 900
+    return texts
