@@ -232,6 +232,7 @@ class TorchBackend(Inside):
                 f"a pass of {count} rows on {self.path.name} failed: "
                 f"{' '.join(str(error).split())[:300] or type(error).__name__}"
             ) from error
+        self._tell(rows, features, held)
         number = self._pass
         firsts = [max(part.first_logits_row, 0) for part in rows]
         return TorchOutput(
@@ -242,19 +243,18 @@ class TorchBackend(Inside):
         """One part of a pass; the sequence has its rows afterwards, unless they are a tree."""
         assert self._model is not None
         count, first = len(part.tokens), max(part.first_logits_row, 0)
+        wanted = part.hidden or (bool(self._listeners) and part.exit_layer is None)
         if self._layout.recurrent:
             sequence.torn = True
         if self._one_by_one and sequence.length and count > 1:
-            logits, found = self._model.run_singly(
-                sequence, part.tokens, first, features=part.hidden
-            )
+            logits, found = self._model.run_singly(sequence, part.tokens, first, features=wanted)
         else:
             logits, found = self._model.run(
                 sequence,
                 part.tokens,
                 first,
                 parents=part.parents,
-                features=part.hidden,
+                features=wanted,
                 exit_layer=part.exit_layer,
             )
             if part.parents is not None:

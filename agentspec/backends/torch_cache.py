@@ -85,9 +85,12 @@ class Growing(cache_utils.CacheLayerMixin):  # type: ignore[misc]
 
     def fill(self, keys: Any, values: Any) -> None:
         """Hold copies of these and nothing else."""
-        self.rows = 0
-        self._reserve(keys.shape[-2], keys, values)
-        self.update(keys, values)
+        self.rows, count = 0, keys.shape[-2]
+        self._reserve(count, keys, values)
+        assert self._buffers is not None
+        for buffer, states in zip(self._buffers, (keys, values), strict=True):
+            buffer[..., :count, :] = states
+        self.rows = count
 
     def cut(self, rows: int) -> None:
         self.rows = max(0, min(self.rows, rows))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from agentspec.backends.base import Rows, SeqId
 from agentspec.errors import BackendError, UnsupportedError
 
 if TYPE_CHECKING:
-    from agentspec.backends.torch_pass import Model
+    from agentspec.backends.torch_pass import Features, Model
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -34,10 +36,20 @@ def while_open(
     return held
 
 
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One part of a pass of the whole model: its rows followed `start` cached tokens."""
+
+    start: int
+    rows: Rows
+    features: Features
+
+
 class Inside:
     """The part of a `TorchBackend` that other backends do not have.
 
-    Tensors are on the model's device and in its number format, made in inference mode.
+    Tensors are on the model's device and in its number format, made in inference mode: autograd
+    takes copies of them only.
     """
 
     path: Path
@@ -46,6 +58,7 @@ class Inside:
     _torch: Any
     _model: Model | None
     _using: threading.RLock
+    _listeners: tuple[Callable[[Heard], None], ...] = ()
 
     @property
     def inner(self) -> Any:
@@ -74,6 +87,30 @@ class Inside:
                     f"{self.path.name} gives no hidden states behind layer {layer} of {self.layers}"
                 )
         self._model.tap(layers)
+
+    def listen(self, listener: Callable[[Heard], None]) -> Callable[[], None]:
+        """Tell the hidden states of every later pass of the whole model; what ends that.
+
+        Also of passes that read a prompt, and of trees, whose rows are in the order of the tree.
+        A pass that fails tells nothing. The listener must not call the backend.
+        """
+        self._listeners = (*self._listeners, listener)
+
+        def stop() -> None:
+            self._listeners = tuple(one for one in self._listeners if one is not listener)
+
+        return stop
+
+    def _tell(
+        self,
+        rows: Sequence[Rows],
+        features: Sequence[Features | None],
+        held: Mapping[SeqId, tuple[int, int]],
+    ) -> None:
+        for part, found in zip(rows, features, strict=True):
+            if found is not None and part.exit_layer is None:
+                for listener in self._listeners:
+                    listener(Heard(held[part.seq][0], part, found))
 
     @while_open
     def head(self, hidden: Any) -> Any:

@@ -306,6 +306,35 @@ def test_hidden_states_of_an_exit(folder: Any, open_torch: Any, words: Any) -> N
         backend.tap([5])
 
 
+def test_a_listener_hears_every_pass_of_the_whole_model(
+    folder: Any, open_torch: Any, words: Any
+) -> None:
+    backend = open_torch(folder(layers=4))
+    backend.tap([1])
+    heard: list[Any] = []
+    stop = backend.listen(heard.append)
+    a, b = backend.open(), backend.open()
+    backend.forward([Rows(a, words(5), logits_from=5), Rows(b, [1, 2])])
+    backend.forward([Rows(a, [3], exit_layer=2)])
+    backend.forward([Rows(a, [4, 5, 6], parents=[-1, 0, 0], logits_from=0)])
+    with pytest.raises(DecodeError):
+        backend.forward([Rows(a, [9999])])
+    assert [(each.start, each.rows.seq, list(each.rows.tokens)) for each in heard] == [
+        (0, a, words(5)), (0, b, [1, 2]), (5, a, [4, 5, 6]),
+    ]  # fmt: skip
+    assert [len(each.features.last) for each in heard] == [5, 2, 3]
+    assert [len(each.features.taps[0]) for each in heard] == [5, 2, 3]
+    backend.commit_path(a, [0, 2])
+    stop()
+    stop()
+    backend.forward([Rows(a, [1])])
+    assert len(heard) == 3
+    fresh = backend.open()
+    text = [*words(5), 4, 6]
+    again = backend.forward([Rows(fresh, text, hidden=True)]).features()
+    assert near(heard[2].features.last[2], again.last[6])
+
+
 # what breaks off a pass
 
 
