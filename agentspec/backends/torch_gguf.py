@@ -7,6 +7,7 @@ code. Families that are not in the table are left to transformers.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -96,7 +97,8 @@ def open_dense(path: Path, transformers: Any, dtype: Any) -> Any:
         config = transformers.AutoConfig.for_model(family.model_type, **_configured(header, family))
         weights = _weights(header, family, config, dtype)
     config.dtype = dtype
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+    with _without_values():
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
     missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
     model.tie_weights()
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
@@ -104,6 +106,16 @@ def open_dense(path: Path, transformers: Any, dtype: Any) -> Any:
     if wrong:
         raise ModelFileError(f"{path} lacks or misnames weights, {wrong[0]} first")
     return model
+
+
+def _without_values() -> contextlib.AbstractContextManager[Any]:
+    """A model that is made inside holds whatever was in memory: drawing weights takes seconds."""
+    try:
+        from transformers.initialization import no_init_weights
+    except ImportError:
+        return contextlib.nullcontext()
+    made: contextlib.AbstractContextManager[Any] = no_init_weights()
+    return made
 
 
 def _configured(header: GgufHeader, family: _Family) -> dict[str, Any]:
