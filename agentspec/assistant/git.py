@@ -1,8 +1,8 @@
 """What the assistant asks of git, so that nothing in the repository is run by it.
 
-Hooks, file-system monitors, external diffs and signing programs are off: a repository may have
-come as an archive, with a configuration of its own. Filters that it defines cannot be turned off
-in general; git runs them for files that are added.
+Hooks, file-system monitors, external diffs, signing programs and fetching are off: a repository
+may have come as an archive, with a configuration of its own. Filters that it defines cannot be
+turned off in general; git runs them for files that are added.
 """
 
 from __future__ import annotations
@@ -18,6 +18,13 @@ from agentspec.assistant.repository import shown
 from agentspec.assistant.results import plain
 
 _SECONDS = 60.0
+# What points git at another repository, as in a hook; `git rev-parse --local-env-vars` lists them.
+_ELSEWHERE = frozenset((
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_DIR", "GIT_GRAFT_FILE",
+    "GIT_IMPLICIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_NAMESPACE",
+    "GIT_NO_REPLACE_OBJECTS", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX", "GIT_QUARANTINE_PATH",
+    "GIT_REPLACE_REF_BASE", "GIT_SHALLOW_FILE", "GIT_WORK_TREE", "GIT_EXTERNAL_DIFF",
+))  # fmt: skip
 _OFF = (
     "--no-pager", "-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false",
     "-c", "core.untrackedCache=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false",
@@ -75,23 +82,37 @@ class Git:
             self._run("add", "--", *new)
         try:
             self._run(
-                "commit", "--quiet", "--no-verify", "--no-gpg-sign", "--cleanup=strip",
+                "commit", "--quiet", "--no-verify", "--no-gpg-sign", "--cleanup=whitespace",
                 f"--message={message}", "--only", "--", *paths,
             )  # fmt: skip
-        except RefusedError:
+        except BaseException:  # an interrupt too
             if new:
                 self._run("rm", "--quiet", "--cached", "--", *new)
             raise
         return self._run("rev-parse", "--short", "HEAD").decode().strip()
 
     def _run(self, *arguments: str) -> bytes:
-        # a name is a name, even if it looks like a pattern
-        more = {"GIT_LITERAL_PATHSPECS": "1", "GIT_EDITOR": "true", "GIT_OPTIONAL_LOCKS": "0"}
+        kept = {
+            name: value
+            for name, value in clean_environment(os.environ).items()
+            if name not in _ELSEWHERE
+        }
+        more = {
+            # a name is a name, even if it looks like a pattern
+            "GIT_LITERAL_PATHSPECS": "1",
+            "GIT_EDITOR": "true",
+            "GIT_OPTIONAL_LOCKS": "0",
+            # the repository's configuration may name another folder
+            "GIT_WORK_TREE": str(self.root),
+            # a lost object is fetched with programs that the repository's configuration names
+            "GIT_NO_LAZY_FETCH": "1",
+            "GIT_ALLOW_PROTOCOL": "",
+        }
         try:
             done = subprocess.run(
                 ["git", *_OFF, *arguments],
                 cwd=self.root,
-                env=clean_environment(os.environ) | more,
+                env=kept | more,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=_SECONDS,

@@ -15,7 +15,7 @@ MAX_TEXT = 16_000
 """Characters of a result that a model is shown."""
 MAX_LINE = 1_000
 
-_ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-_])")
+_ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[@-_])")
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -128,6 +128,16 @@ def plain(text: str) -> str:
     """Text without escape sequences and control characters; newlines and tabs stay."""
     text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
     return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r", "\n"))
+
+
+def unseen(char: str) -> bool:
+    """Whether a character would not show, or would move what stands around it."""
+    return not (char.isprintable() or char in "\n\t")
+
+
+def spelled(text: str) -> str:
+    """Characters that would not show, as Python writes them."""
+    return text.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def capped(text: str, hint: str, most: int = MAX_TEXT) -> str:

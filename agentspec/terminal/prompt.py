@@ -72,7 +72,13 @@ class Prompt:
         )
 
     def question(self, text: str, default: str = "") -> str:
-        """The answer to a question; raises KeyboardInterrupt and EOFError."""
+        """The answer to a question; raises KeyboardInterrupt and EOFError.
+
+        What was typed together with the line before was typed before the question was seen.
+        """
+        from prompt_toolkit.input.typeahead import clear_typeahead
+
+        clear_typeahead(self._questions.app.input)
         return self._questions.prompt(text, default=default)
 
     def fail(self) -> None:

@@ -34,7 +34,7 @@ def test_only_the_named_files_are_committed(root: Path) -> None:
     (root / "a").write_text("changed\n")
     (root / "b").write_text("also by the user\n")
     (root / "new").write_text("made\n")
-    found = Git(root).commit(["a", "new"], "Say why\n# not a comment of ours")
+    found = Git(root).commit(["a", "new"], "Say why\n\n# not a comment")
     assert git(root, "show", "--name-only", "--format=%h %s", "HEAD").split() == [
         found, "Say", "why", "a", "new",
     ]  # fmt: skip
