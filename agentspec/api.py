@@ -24,7 +24,7 @@ from agentspec.chat.tools.base import CallFormat
 from agentspec.chat.tools.formats import detect
 from agentspec.control.cost import CostCurve
 from agentspec.control.rows import ANY_ROWS, RowClass
-from agentspec.drafting import Drafting, Seat
+from agentspec.drafting import Drafting, Inner, Seat
 from agentspec.engine.kept import SessionStore
 from agentspec.engine.kept import session_key as named_key
 from agentspec.engine.sampling import SeededChance
@@ -62,7 +62,7 @@ class Engine:
     at a time, since rounding depends on what else is in the cache. Use it as a context manager, or
     call `close`. `chunk` is the most prompt tokens per pass. With a `cost` curve the draft length
     follows cost and learned acceptance, else it is fixed. `speculation` is what requests do that
-    do not say.
+    do not say. `inner` are drafts from the inside of the target, the cheapest first.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Engine:
         sessions: SessionStore | None = None,
         session_key: str = "",
         library: Library | None = None,
+        inner: Sequence[Inner] = (),
     ) -> None:
         self.target = target
         self.draft = draft
@@ -107,11 +108,11 @@ class Engine:
             pool.restore(sessions)
             with suppress(ValueError):
                 self._memory.load(sessions.note() or "[]")
-        self._seats: list[Seat] = self._seated(library)
+        self._seats: list[Seat] = self._seated(library, inner)
         self._library = library
         self._encode_file = lru_cache(maxsize=256)(target.tokenizer.encode)
 
-    def _seated(self, library: Library | None) -> list[Seat]:
+    def _seated(self, library: Library | None, inner: Sequence[Inner]) -> list[Seat]:
         """The proposers of each slot; a draft model with fewer sequences serves the first ones."""
         slots, draft, target = self._scheduler.pool.slots, self.draft, self.target
         models: list[DraftModel | None] = [None] * len(slots)
@@ -119,17 +120,20 @@ class Engine:
             assert draft is not None
             model = models[slot.id] = DraftModel(draft, target_vocab=target.vocab_size)
             slot.follower = model.sequence
+        within = [[one.make(slot.sequence) for one in inner] for slot in slots]
         first = Drafting(
             target.tokenizer,
             cost=self.cost,
             draft=models[0],
+            inner=[(made, one.account) for made, one in zip(within[0], inner, strict=True)],
             rows=self.rows,
             # rows of a tree pass differ by rounding from those of a chain: not in exact mode
             leaves=1 if self.exact else target.capabilities.max_leaves,
             shape=self._format.shape,
             more=[library.corpus] if library is not None else [],
         )
-        return [first, *(first.seat(model) for model in models[1:])]
+        others = zip(models[1:], within[1:], strict=True)
+        return [first, *(first.seat(model, made) for model, made in others)]
 
     @property
     def chat_template(self) -> str:

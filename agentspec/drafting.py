@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from copy import copy
+from dataclasses import dataclass
 from typing import Protocol
 
 from agentspec.backends.base import Tokenizer
@@ -17,8 +18,10 @@ from agentspec.control.cost import CostCurve
 from agentspec.control.pace import Pace
 from agentspec.control.prior import Prior
 from agentspec.control.rows import ANY_ROWS, RowClass
+from agentspec.control.source import Source
 from agentspec.control.stake import Stake
 from agentspec.control.survival import Survival
+from agentspec.engine.session import LiveSequence
 from agentspec.propose.draft_model import DraftModel
 from agentspec.propose.lookup import Lookup
 from agentspec.syntax.cursor import Cursor
@@ -31,6 +34,30 @@ _MOST_DRAFTED = 32
 _UNMEASURED = {1: 1.0, 4: 1.5, 16: 4.0}
 _ENOUGH = 64
 _USELESS = 0.4
+
+
+class Priced(Proposer, Protocol):
+    """A proposer whose drafts cost passes: what they may cost is planned before each of them.
+
+    `plan` says how many tokens to draft at most and below which chance that they stand to stop,
+    `chance` is the learned acceptance of evidence, and nothing is drafted behind one of `ends`.
+    """
+
+    plan: Callable[[], tuple[int, float]] | None
+    chance: Callable[[Sequence[int]], float] | None
+    ends: Set[int]
+
+    def on_pass(self, spent: Callable[[float, int], None]) -> None:
+        """Tell the seconds and rows of every pass."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """Drafts from the inside of the target: one proposer for each live sequence, one account."""
+
+    make: Callable[[LiveSequence], Priced]
+    account: Callable[[CostCurve, Pace], Source]
 
 
 class Seat(Protocol):
@@ -50,10 +77,11 @@ class Seat(Protocol):
 class Drafting:
     """Everything that decides what is drafted: the live engine and a replay build the same one.
 
-    `draft` is the draft model's proposer. Without `cost` a mild curve is assumed; with `fixed_k`
-    drafts have that length, whatever they promise. With `leaves` above 1, what the target can
-    verify, drafts may be trees. `shape` is how the model writes calls, `more` are further corpora
-    to look in. `without` names parts to leave out, for ablations.
+    `draft` is the draft model's proposer; `inner` are proposers from the inside of the target with
+    their accounts, the cheapest first: they are asked before it. Without `cost` a mild curve is
+    assumed; with `fixed_k` drafts have that length, whatever they promise. With `leaves` above 1,
+    what the target can verify, drafts may be trees. `shape` is how the model writes calls, `more`
+    are further corpora to look in. `without` names parts to leave out, for ablations.
     """
 
     def __init__(
@@ -62,6 +90,7 @@ class Drafting:
         *,
         cost: CostCurve | None = None,
         draft: DraftModel | None = None,
+        inner: Sequence[tuple[Priced, Callable[[CostCurve, Pace], Source]]] = (),
         rows: RowClass = ANY_ROWS,
         leaves: int = 1,
         fixed_k: int | None = None,
@@ -102,50 +131,60 @@ class Drafting:
         self._look = look
         self._ends = tokenizer.eos_ids
         self._lookup = look()
-        self._draft = draft
         self.asking = Asking()
         self._stake = Stake()
-        self._prepare(draft)
+        self._model = Source(cost, self._pace, asking=self.asking)
+        self._accounts = [account(cost, self._pace) for _, account in inner]
+        self._paid = self._priced(draft, [proposer for proposer, _ in inner])
+        self._draft = draft
 
-    def seat(self, draft: DraftModel | None = None) -> Drafting:
+    def seat(self, draft: DraftModel | None = None, inner: Sequence[Priced] = ()) -> Drafting:
         """The same for another live sequence: proposers of its own, all that is learned shared."""
         other = copy(self)
         other._lookup, other._draft = self._look(), draft
-        self._prepare(draft)
+        other._paid = self._priced(draft, inner)
         return other
 
-    def _prepare(self, draft: DraftModel | None) -> None:
+    def _priced(
+        self, draft: DraftModel | None, inner: Sequence[Priced]
+    ) -> list[tuple[Priced, Source]]:
+        """The proposers that cost passes, in the order they are asked, with their accounts."""
+        paid = list(zip(inner, self._accounts, strict=True))
         if draft is not None:
-            draft.plan, draft.chance = self._plan, self.survival.chance
-            draft.ends = self._ends
-            draft.on_pass(self.cost.observe_draft)
+            paid.append((draft, self._model))
+        for proposer, source in paid:
+            proposer.plan, proposer.chance = source.plan, self.survival.chance
+            proposer.ends = self._ends
+            proposer.on_pass(source.spent)
+        return paid
 
     def proposers(self, *, lookup: bool = True, draft_model: bool = True) -> list[Proposer]:
         """The proposers of one answer, in the order they are asked."""
         chosen: list[Proposer] = []
         if lookup and self._lookup is not None:
             chosen.append(self._lookup)
-        if draft_model and self._draft is not None:
-            chosen.append(self._draft)
+        chosen += [one for one, _ in self._paid if draft_model or one is not self._draft]
         return chosen
 
     def controller(self, proposers: Sequence[Proposer] = (), k: int | None = None) -> Controller:
         """The controller of one answer with these proposers, at most k draft tokens per pass."""
         if self._fixed_k is not None:
             return FixedController(self._fixed_k, match_factor=0.0)
+        asked = [source for one, source in self._paid if any(one is p for p in proposers)]
         return CostAwareController(
             self.cost,
             self.survival,
             self._pace,
-            self.asking,
             k=_MOST_DRAFTED if k is None else k,
             rows=self._rows,
             stake=self._stake,
-            free=sum(proposer is not self._draft for proposer in proposers),
+            free=len(proposers) - len(asked),
+            sources=asked,
         )
 
     def drop_draft(self) -> None:
         """Go on without the draft model."""
+        self._paid = [paid for paid in self._paid if paid[0] is not self._draft]
         self._draft = None
 
     def warnings(self) -> list[str]:
@@ -158,10 +197,3 @@ class Drafting:
             f"the target rejects {rejected:.0f} % of the draft model's tokens: not the same "
             "family? Engine.release_draft() frees its memory"
         ]
-
-    def _plan(self) -> tuple[int, float]:
-        """How many tokens to ask the draft model for, and the least chance that they stand."""
-        cost, rate = self.cost, self._pace.rate
-        fee = cost.draft(1) if cost.draft is not None else 0.0
-        most = self.asking.limit(lambda k: rate * (cost(k + 1) + fee * k))
-        return most, self._pace.least() + rate * fee

@@ -175,6 +175,9 @@ class Draft:
 
 EMPTY_DRAFT = Draft((), (), ())
 
+SKIP = Draft((), (), ())
+"""Sent in the place of a draft: the next proposer is not asked."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

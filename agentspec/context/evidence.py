@@ -6,9 +6,10 @@ from it are deterministic, so acceptance may be judged by all of it.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from agentspec.syntax.classes import NodeClass, SyntaxPosition
@@ -65,6 +66,16 @@ _REGION_NUMBERS = {
     )
 }
 _LONGEST = 128
+
+HEADS = ("early_exit", "medusa", "eagle")
+"""Proposers that draft from the inside of the target; what is learned of each stays its own."""
+
+_CHANCES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
+_HEAD_DEPTHS, _HEAD_RANKS = 8, 4
+_HEAD = (len(_CHANCES) + 1) * _HEAD_DEPTHS
+_HEAD_RANK = _HEAD_RANKS * _HEAD_DEPTHS
+HEAD_SLOTS = len(HEADS) * (_HEAD + _HEAD_RANK)
+"""Slots of these proposers, behind the fitted ones: recorded sessions say nothing of them."""
 
 
 def _share(all_: int, own: int) -> int:
@@ -216,10 +227,37 @@ def instead_slot(confidence: float, chance: float) -> int:
     return _INSTEAD + bisect_right(_CONFIDENCES, confidence) * 8 + min(7, int(chance * 8))
 
 
+def head_slots(source: str, chance: float, depth: int, rank: int = 0) -> tuple[int, ...]:
+    """The slots of a token to which a proposer of HEADS gives this chance of its own.
+
+    `rank` counts the likelier tokens in its place. Both must be known before a token is sampled.
+    """
+    number, depth = HEADS.index(source), min(depth, _HEAD_DEPTHS - 1)
+    start = SLOTS + number * (_HEAD + _HEAD_RANK)
+    step = bisect_right(_CHANCES, chance)
+    return (
+        start + step * _HEAD_DEPTHS + depth,
+        start + _HEAD + min(rank, _HEAD_RANKS - 1) * _HEAD_DEPTHS + depth,
+    )
+
+
 def plain_slots(match_length: int, depth: int) -> tuple[int, ...]:
     """The slot of a matched token of which no more is known."""
     length = min(match_length, _LONGEST - 1)
     return (_PLAIN + _BUCKETS[length] + min(depth // 4, 3),)
+
+
+def unfitted_heads() -> tuple[float, ...]:
+    """Weights that take a head at its word, and less of it the deeper it looks."""
+    weights = [0.0] * HEAD_SLOTS
+    edges = (0.002, *_CHANCES, 0.99)
+    for source in HEADS:
+        for low, high in pairwise(edges):
+            middle = (low + high) / 2.0
+            for depth in range(_HEAD_DEPTHS):
+                slot = head_slots(source, middle, depth)[0]
+                weights[slot - SLOTS] = math.log(middle / (1.0 - middle)) - 0.1 * depth
+    return tuple(weights)
 
 
 def unfitted() -> tuple[float, ...]:

@@ -9,9 +9,10 @@ from agentspec.control.asking import Asking
 from agentspec.control.cost import CostCurve
 from agentspec.control.pace import Pace
 from agentspec.control.rows import ANY_ROWS, RowClass
+from agentspec.control.source import Source
 from agentspec.control.stake import Stake
 from agentspec.control.survival import Survival
-from agentspec.types import EMPTY_DRAFT, Draft, Verdict
+from agentspec.types import EMPTY_DRAFT, SKIP, Draft, Verdict
 
 
 class Controller(Protocol):
@@ -45,6 +46,17 @@ def _next(drafts: Iterator[Draft], behind: Draft | None) -> Draft | None:
         except StopIteration:
             return None
     return next(drafts, None)
+
+
+def _skip(drafts: Iterator[Draft]) -> bool:
+    """Leave the next proposer unasked; False when there is none, or nobody to leave out."""
+    if not isinstance(drafts, Generator):
+        return False
+    try:
+        drafts.send(SKIP)
+    except StopIteration:
+        return False
+    return True
 
 
 class FixedController:
@@ -91,8 +103,9 @@ class CostAwareController:
     With s(j) the learned probability that draft token j stands when all before it did, K
     maximises 1 + the running products of s, summed to K, less the price of K + 1 rows: their cost
     at the pace that passes earn (`Pace`). It must beat the plain pass by `margin` tokens. The
-    first `free` drafts are there for nothing; one behind them costs passes of a draft model and
-    is asked for where that has paid (`Asking`).
+    first `free` drafts are there for nothing; those behind them are of `sources`, in their order:
+    each costs passes of its own and is asked for where that has paid above what the drafts before
+    it promise (`Asking`).
 
     No pass risks more than the `stake` and what drafts have won, so that hopeless drafts cost two
     in a hundred in the long run (`Stake`).
@@ -112,18 +125,19 @@ class CostAwareController:
         margin: float = 0.02,
         rows: RowClass = ANY_ROWS,
         free: int = 1,
+        sources: Sequence[Source] = (),
         stake: Stake | None = None,
     ) -> None:
         self._curve = cost
         self._cost: Callable[[int], float] = cost
         self._survival = survival or Survival()
-        self._asking = asking or Asking()
+        self._sources = sources or [Source(cost, asking=asking)]
         self._k = k
         self._margin = margin
         self._rows = rows
         self._free = free
         self._pace = pace or Pace(self._pass_cost, most=rows.limit(k))
-        self._offered: list[tuple[Draft, bool]] = []  # and whether it cost passes
+        self._offered: list[tuple[Draft, Source | None]] = []  # and who was paid for it
         self._spent = 0.0
         self._stake = stake or Stake()
         self._choice = _Choice(EMPTY_DRAFT, 0.0, 0.0)
@@ -135,26 +149,32 @@ class CostAwareController:
         plain = worth = 1.0 - price * self._pass_cost(1)
         best, promised = EMPTY_DRAFT, 0.0
         behind, most_behind = EMPTY_DRAFT, plain
-        source, number = iter(drafts), 0
-        while number < self._free or self._asking.wants(promised):
-            draft = _next(source, behind if number >= self._free else None)
+        given, number = iter(drafts), 0
+        while (source := self._source(number)) or number < self._free:
+            number += 1
+            if source is not None and not source.asking.wants(promised):
+                if not self._source(number) or not _skip(given):
+                    break
+                continue
+            draft = _next(given, behind if source is not None else None)
             if draft is None:
                 break
             k, earns = 0, plain
             if draft.tokens:
-                self._offered.append((draft, number >= self._free))
+                self._offered.append((draft, source))
                 k, earns = self._best_length(draft, min(self._k, room, len(draft)), plain)
-                if number < self._free and (not behind.tokens or earns > most_behind):
+                if draft.deterministic and (not behind.tokens or earns > most_behind):
                     behind, most_behind = draft.as_chain(), earns
-            if number >= self._free:
-                fee = self._fee(draft.evidence.passes or (1,) * (len(draft) + 1))
+            if source is not None:
+                passes = draft.evidence.passes
+                if source.counts_tokens:
+                    passes = passes or (1,) * (len(draft) + 1)
+                fee = source.fee(passes, self._cost)
                 self._spent += fee
-                self._asking.observe(promised, max(earns, worth) - worth - price * fee)
+                source.asking.observe(promised, max(earns, worth) - worth - price * fee)
             if k and (earns > worth or not draft.deterministic):
                 best, worth = draft.truncate(k), earns
-            if number < self._free:
-                promised = worth - plain
-            number += 1
+            promised = worth - plain
             if not draft.deterministic:
                 break
         self._choice = _Choice(best, worth - plain, price)
@@ -163,7 +183,7 @@ class CostAwareController:
     def observe(
         self, verdict: Verdict, *, rows: int, seconds: float, context: int | None = None
     ) -> None:
-        for draft, paid in self._offered or [(verdict.draft, False)]:
+        for draft, source in self._offered or [(verdict.draft, None)]:
             if draft.deterministic:
                 right, judged = self._learn_all(draft, verdict.tokens)
             elif verdict.draft.tokens[: len(draft)] != draft.tokens[: len(verdict.draft)]:
@@ -171,9 +191,9 @@ class CostAwareController:
             else:
                 right, judged = (min(n, len(draft)) for n in (verdict.accepted, verdict.judged))
                 self._survival.observe(draft, right, judged)
-            if paid:
+            if source is not None:
                 taken = draft.evidence.taken
-                self._asking.judged(max(0, right - taken), max(0, judged - taken))
+                source.judged(max(0, right - taken), max(0, judged - taken))
         self._offered = []
         self._curve.observe(rows, seconds, context)
         cost, tokens = self._cost(rows) + self._spent, len(verdict.tokens)
@@ -195,10 +215,10 @@ class CostAwareController:
             f"of {price:.2f}: {gain:+.2f} tokens against a plain pass"
         )
 
-    def _fee(self, passes: Sequence[int]) -> float:
-        """What passes of the draft model of so many rows cost: they grow as the target's do."""
-        draft = self._curve.draft
-        return draft(1) * sum(map(self._cost, passes)) if draft is not None else 0.0
+    def _source(self, number: int) -> Source | None:
+        """Who is paid for the draft of this number; None for those that cost nothing."""
+        at = number - self._free
+        return self._sources[at] if 0 <= at < len(self._sources) else None
 
     def _learn_all(self, draft: Draft, committed: Sequence[int]) -> tuple[int, int]:
         """How many tokens of the draft's agreeing run stood, and how many were judged."""

@@ -25,8 +25,8 @@ class Survival:
 
     def __init__(self, prior: Prior | None = None, *, learns: bool = True) -> None:
         prior = prior or Prior.none()
-        self._prior = prior.weights
-        self._weights = list(prior.weights)
+        self._prior = (*prior.weights, *evidence.unfitted_heads())
+        self._weights = list(self._prior)
         self._learns = learns
 
     def chance(self, slots: Sequence[int]) -> float:

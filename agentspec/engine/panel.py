@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from types import TracebackType
 
 from agentspec.engine.stats import TurnStats
 from agentspec.errors import CancelledError
 from agentspec.types import (
     EMPTY_DRAFT,
+    SKIP,
     Constraint,
     Continuing,
     Draft,
@@ -52,30 +54,35 @@ class Panel:
             except Exception as error:
                 self._leave_out(proposer, error)
 
-    def propose(self, room: int, vocab_size: int) -> Generator[Draft, Draft | None, None]:
-        """One draft per live proposer, in their order; none when there is no room.
+    def propose(self, room: int, vocab_size: int) -> Offers:
+        """One draft per proposer, in their order; none when there is no room.
 
         Lazy: a proposer behind the draft that the controller takes is never asked. What is sent,
-        a deterministic chain, is what the next proposer may go on behind, if it can. What a
+        a deterministic chain, is what the next proposer may go on behind, if it can; after `SKIP`
+        it is not asked. Who is skipped or was left out has an empty draft. What a
         constraint forbids is cut off deterministic drafts; a sampled token stays, since dropping
         it by its value would change the law of the output.
         """
-        behind: Draft | None = None
-        for proposer in list(self._live) if room > 0 else []:
-            draft = EMPTY_DRAFT
-            try:
-                if behind and isinstance(proposer, Continuing):
-                    made = proposer.go_on(behind, room)
-                else:
-                    made = proposer.propose(room)
-                draft = self._judgeable(proposer, made, room, vocab_size)
-                if self._constraint is not None and draft.deterministic and draft.tokens:
-                    draft = _allowed(draft, self._constraint)
-            except CancelledError:
-                raise
-            except Exception as error:
-                self._leave_out(proposer, error)
-            behind = yield draft
+        return Offers(self, self._all if room > 0 else [], room, vocab_size)
+
+    def ask(self, proposer: Proposer, behind: Draft | None, room: int, vocab_size: int) -> Draft:
+        """What a proposer drafts, as far as it can be verified; nothing once it was left out."""
+        draft = EMPTY_DRAFT
+        if proposer not in self._live:
+            return draft
+        try:
+            if behind and isinstance(proposer, Continuing):
+                made = proposer.go_on(behind, room)
+            else:
+                made = proposer.propose(room)
+            draft = self._judgeable(proposer, made, room, vocab_size)
+            if self._constraint is not None and draft.deterministic and draft.tokens:
+                draft = _allowed(draft, self._constraint)
+        except CancelledError:
+            raise
+        except Exception as error:
+            self._leave_out(proposer, error)
+        return draft
 
     def lead(self, draft: Draft, room: int) -> Draft:
         """The draft behind the tokens that the constraint forces, at most `room` tokens.
@@ -140,6 +147,32 @@ class Panel:
         note = f"proposer {proposer.name} left out for this answer: {type(error).__name__}: {error}"
         self._stats.notes.append(note)
         _log.warning(note)
+
+
+class Offers(Generator[Draft, Draft | None, None]):
+    """The drafts of a panel, each made when it is taken; see `Panel.propose` for what is sent."""
+
+    def __init__(
+        self, panel: Panel, proposers: Sequence[Proposer], room: int, vocab_size: int
+    ) -> None:
+        self._panel = panel
+        self._left = iter(proposers)
+        self._room = room
+        self._vocab_size = vocab_size
+
+    def send(self, behind: Draft | None) -> Draft:
+        proposer = next(self._left)
+        if behind is SKIP:
+            return EMPTY_DRAFT
+        return self._panel.ask(proposer, behind, self._room, self._vocab_size)
+
+    def throw(
+        self,
+        kind: type[BaseException] | BaseException,
+        value: BaseException | object = None,
+        trace: TracebackType | None = None,
+    ) -> Draft:
+        raise kind
 
 
 def _allowed(draft: Draft, constraint: Constraint) -> Draft:

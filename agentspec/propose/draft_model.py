@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence, Set
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agentspec.backends.base import Backend
 from agentspec.context import evidence
@@ -81,6 +81,13 @@ class Reading(Protocol):
     def end(self) -> None: ...
 
 
+@runtime_checkable
+class Timed(Protocol):
+    """A reading whose passes cost time, which `spent` is told with their rows."""
+
+    spent: Callable[[float, int], None] | None
+
+
 class DraftModel:
     """Proposes the draft model's own continuation, also behind the draft of another proposer.
 
@@ -99,9 +106,9 @@ class DraftModel:
 
     Draft tokens are the arg-max when decoding greedily or with a seed (the text of a seed is then
     the same with and without speculation), else sampled from q under the target's settings.
-    """
 
-    name = "draft_model"
+    `name` tells what reads, where that is no model of its own: one of `evidence.HEADS`.
+    """
 
     def __init__(
         self,
@@ -112,7 +119,9 @@ class DraftModel:
         p_min: float = 0.4,
         plan: Callable[[], tuple[int, float]] | None = None,
         reading: Reading | None = None,
+        name: str = "draft_model",
     ) -> None:
+        self.name = name
         self._vocab = target_vocab
         self._k = k
         self._p_min = p_min
@@ -138,9 +147,14 @@ class DraftModel:
     def sequence(self) -> LiveSequence:
         return self.live.sequence
 
+    @property
+    def has_cache(self) -> bool:
+        """True when it reads a model of its own."""
+        return isinstance(self._reading, LiveReading)
+
     def on_pass(self, spent: Callable[[float, int], None]) -> None:
         """Tell the seconds and rows of every pass over a backend."""
-        if isinstance(self._reading, LiveReading):
+        if isinstance(self._reading, Timed):
             self._reading.spent = spent
 
     def begin(self, turn: TurnContext) -> None:
@@ -155,7 +169,7 @@ class DraftModel:
         """A draft that begins with what of `behind`, a deterministic chain, seems right."""
         most, least = self.plan() if self.plan is not None else (self._k, 0.0)
         room = min(max_tokens, self._reading.room)
-        grown = _Grown(self.chance)
+        grown = _Grown(self.chance, self.name)
         if room <= 0 or most <= 0:
             return EMPTY_DRAFT
         ahead = behind.truncate(min(room, self._reading.span))
@@ -205,8 +219,9 @@ class DraftModel:
 class _Grown:
     """A draft as it grows, with what is known of each token."""
 
-    def __init__(self, chance: Callable[[Sequence[int]], float] | None) -> None:
+    def __init__(self, chance: Callable[[Sequence[int]], float] | None, name: str) -> None:
         self._chance = chance
+        self._name = name
         self.passes: list[int] = []
         self._taken = 0
         self._tokens: list[int] = []
@@ -290,6 +305,8 @@ class _Grown:
         )
 
     def _own_slots(self, sure: float) -> tuple[int, ...]:
+        if self._name in evidence.HEADS:
+            return evidence.head_slots(self._name, sure, len(self._tokens))
         return evidence.model_slots(sure, len(self._tokens), evidence.NO_CLASS)
 
     def _of(self, slots: Sequence[int], otherwise: float) -> float:

@@ -107,7 +107,8 @@ class Loop:
                 committed = [*prompt, *answer.tokens]
                 self.check(committed)
                 for proposer in proposers:
-                    if isinstance(proposer, DraftModel) and not answer.stats.notes:
+                    own = isinstance(proposer, DraftModel) and proposer.has_cache
+                    if own and not answer.stats.notes:
                         check_draft(proposer, committed)
         finally:
             steps.close()
