@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +31,32 @@ def _no_settings_of_this_machine(
     empty = tmp_path_factory.getbasetemp() / "no-settings.toml"
     empty.touch()
     monkeypatch.setenv("AGENTSPEC_CONFIG", str(empty))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _what_engines_share_is_made_once() -> Iterator[None]:
+    """Else each of thousands reads the shipped weights and sorts the phrases that come with them.
+
+    Nothing is added to either, and the live sequences of one engine share them too.
+    """
+    from agentspec import drafting
+    from agentspec.control.prior import Prior
+    from agentspec.testing.scripted import ScriptedTokenizer
+
+    sort, known = drafting.habit_index, {}
+
+    def once(phrases: Sequence[str], tokenizer: Any) -> Any:
+        if type(tokenizer) is not ScriptedTokenizer or "encode" in vars(tokenizer):
+            return sort(phrases, tokenizer)
+        key = tuple(phrases)
+        if key not in known:
+            known[key] = sort(phrases, tokenizer)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drafting, "habit_index", once)
+        patch.setattr(Prior, "shipped", staticmethod(cache(Prior.shipped)))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -104,11 +132,17 @@ class Chat:
     def engine(self, law: Any, *, kind: Any = None, n_ctx: int = 1 << 20, **options: Any) -> Any:
         """An engine over a backend of this law, or over the given backend."""
         from agentspec.api import Engine
-        from agentspec.chat.template import load_template
 
         target = self.backend(law, kind, n_ctx=n_ctx) if callable(law) else law
-        template = load_template(None, bos="", eos=self.marks[self.eos], template="chatml")
-        return Engine(target, template=template, **options)
+        # compiled once; a copy, since tests change what it says
+        return Engine(target, template=copy(_chatml(self.marks[self.eos])), **options)
+
+
+@cache
+def _chatml(eos: str) -> Any:
+    from agentspec.chat.template import load_template
+
+    return load_template(None, bos="", eos=eos, template="chatml")
 
 
 @pytest.fixture(scope="session")

@@ -149,7 +149,9 @@ def test_strayed() -> None:
 # -- real kernels ----------------------------------------------------------------------------------
 
 
-def real_load(path: Path, *, corrupt: bool) -> Callable[[Callable[[Any], Any]], Any]:
+def real_load(
+    path: Path, *, corrupt: bool, n_threads: int = 2
+) -> Callable[[Callable[[Any], Any]], Any]:
     from agentspec.api import Engine
     from agentspec.backends.llama_cpp import LlamaCppBackend, LlamaSettings
     from agentspec.chat.template import load_template
@@ -165,7 +167,7 @@ def real_load(path: Path, *, corrupt: bool) -> Callable[[Callable[[Any], Any]], 
                 super().rollback(seq, length)
 
     def load(wrap: Callable[[Any], Any]) -> Any:
-        settings = LlamaSettings(n_ctx=1024, n_threads=2, n_gpu_layers=0)
+        settings = LlamaSettings(n_ctx=1024, n_threads=n_threads, n_gpu_layers=0)
         backend = Corrupt(path, settings)
         template = load_template(None, bos="", eos="", template="chatml")
         nearly_free = CostCurve.from_points({1: 1.0, 64: 1.01})
@@ -191,10 +193,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_tiny_model_is_sound_and_its_planted_corruption_is_seen(tiny: Path) -> None:
-    sound = run(real_load(tiny, corrupt=False))
+    sound = run(real_load(tiny, corrupt=False, n_threads=1))
     assert sound.defects == 0
     assert sound.replayed.replaced > 20
-    corrupt = run(real_load(tiny, corrupt=True))
+    corrupt = run(real_load(tiny, corrupt=True, n_threads=1))
     assert corrupt.defects > 0
     assert corrupt.ties == 0
 
