@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from agentspec.aio import Stop
+from agentspec.assistant import history
 from agentspec.assistant.model import (
     CallPiece,
     Finished,
@@ -40,6 +41,10 @@ _MAX_LINE = 16 << 20
 _MAX_ERROR = 1 << 16
 _CHARS_PER_TOKEN = 3.6
 _DEFAULT_CONTEXT = 32_768
+_MOST_CONTEXT = 1 << 31
+_MOST_ANSWER = 64 << 20
+"""Bytes of the events of one answer; a server that writes more will not end."""
+_MOST_COUNT = 1 << 53
 
 
 class HttpModel:
@@ -152,25 +157,36 @@ class HttpModel:
         reason = ""
         usage = Usage()
         speculation: SpeculationStats | None = None
+        indices: dict[str, int] = {}
+        last = 0
         for chunk in _chunks(response):
             if chunk.get("error"):
                 raise self._refused(response.status, chunk)
-            for choice in chunk.get("choices") or ():
-                delta = choice.get("delta") or {}
-                thinking = delta.get("reasoning_content") or delta.get("reasoning")
-                if isinstance(thinking, str) and thinking:
+            for choice in map(_object, _list(chunk.get("choices"))):
+                delta = _object(choice.get("delta"))
+                thinking = _text(delta.get("reasoning_content") or delta.get("reasoning"))
+                if thinking:
                     yield ThinkingPiece(thinking)
-                if isinstance(delta.get("content"), str) and delta["content"]:
-                    yield TextPiece(delta["content"])
-                for call in delta.get("tool_calls") or ():
-                    function = call.get("function") or {}
+                if text := _text(delta.get("content")):
+                    yield TextPiece(text)
+                for call in map(_object, _list(delta.get("tool_calls"))):
+                    function = _object(call.get("function"))
+                    id_ = _text(call.get("id"))
+                    index = call.get("index")
+                    if type(index) is not int:
+                        # left out by some: a new call is one with a new id
+                        index = indices.setdefault(id_, len(indices)) if id_ else last
+                    last = index
+                    arguments = function.get("arguments")
                     yield CallPiece(
-                        int(call.get("index") or 0),
-                        str(call.get("id") or ""),
-                        str(function.get("name") or ""),
-                        str(function.get("arguments") or ""),
+                        index,
+                        id_,
+                        _text(function.get("name")),
+                        json.dumps(arguments)
+                        if isinstance(arguments, Mapping)
+                        else _text(arguments),
                     )
-                reason = choice.get("finish_reason") or reason
+                reason = _text(choice.get("finish_reason")) or reason
             usage = _model(Usage, chunk.get("usage")) or usage
             speculation = _model(SpeculationStats, chunk.get("speculation")) or speculation
         if not reason:
@@ -182,21 +198,25 @@ class HttpModel:
         try:
             response = self._request(connection, "GET", "/models", None)
             with response:
-                listed = json.loads(response.read(_MAX_LINE)).get("data") or []
-            models = [entry for entry in listed if isinstance(entry, Mapping)]
-        except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
+                listed = _object(json.loads(response.read(_MAX_LINE))).get("data")
+            models = [
+                entry
+                for entry in _list(listed)
+                if isinstance(entry, Mapping) and _text(entry.get("id"))
+            ]
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             raise BackendError(
                 f"{self.url}/models cannot be read ({_why(error)}); name the model"
             ) from error
         finally:
             connection.close()
-        names = [str(entry.get("id")) for entry in models]
+        names = [_text(entry["id"]) for entry in models]
         if not self.name:
             if not names:
                 raise ModelNotFoundError(f"{self.url} serves no model; name one")
             self.name = names[0]
         for entry in models:
-            if str(entry.get("id")) == self.name and not self.n_ctx:
+            if _text(entry["id"]) == self.name and not self.n_ctx:
                 meta = entry.get("meta")
                 meta = meta if isinstance(meta, Mapping) else {}
                 for value in (
@@ -205,7 +225,7 @@ class HttpModel:
                     entry.get("context_length"),
                     meta.get("n_ctx_train"),
                 ):
-                    if isinstance(value, int) and value > 0:
+                    if type(value) is int and 0 < value <= _MOST_CONTEXT:
                         self.n_ctx = value
                         break
         self.n_ctx = self.n_ctx or _DEFAULT_CONTEXT
@@ -246,7 +266,7 @@ class HttpModel:
                 text = response.read(_MAX_ERROR)
             try:
                 found = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 found = {"error": text.decode("utf-8", "replace")}
             raise self._refused(response.status, found if isinstance(found, dict) else {})
         return response
@@ -288,10 +308,13 @@ def _sent(message: WireMessage) -> WireMessage:
 def _chunks(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
     """The JSON objects of an event stream up to its end."""
     data: list[bytes] = []
+    whole = 0
     while True:
         line = response.readline(_MAX_LINE)
-        if len(line) >= _MAX_LINE:
-            raise ValueError("an event is too long")
+        # each of them has a wrapping of about 200 bytes around a token
+        whole += max(0, len(line) - 200)
+        if len(line) >= _MAX_LINE or whole > _MOST_ANSWER:
+            raise ValueError("an event or the whole answer is too long")
         stripped = line.rstrip(b"\r\n")
         if stripped.startswith(b"data:"):
             data.append(stripped[5:].removeprefix(b" "))
@@ -301,18 +324,49 @@ def _chunks(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
                 data = []
                 if text.strip() == b"[DONE]":
                     return
-                value = json.loads(text)
+                try:
+                    value = json.loads(text)
+                except RecursionError:
+                    raise ValueError("an event is too deeply nested") from None
                 if isinstance(value, dict):
                     yield value
             if not line:
                 return
 
 
+def _object(value: object) -> Mapping[str, Any]:
+    """An object of a chunk, {} where it is left out; raises ValueError for anything else."""
+    if value is None or isinstance(value, Mapping):
+        return value or {}
+    raise ValueError(f"{type(value).__name__} where an object must be")
+
+
+def _list(value: object) -> Sequence[Any]:
+    if value is None or isinstance(value, list):
+        return value or ()
+    raise ValueError(f"{type(value).__name__} where a list must be")
+
+
+def _text(value: object) -> str:
+    """A text of a chunk as valid Unicode, "" for anything else."""
+    return history.clean(value) if isinstance(value, str) else ""
+
+
 def _model(kind: Any, value: object) -> Any:
+    """Numbers as a server tells them; None where they are none, or none that can be."""
     try:
-        return kind.model_validate(value) if isinstance(value, Mapping) else None
+        found = kind.model_validate(value) if isinstance(value, Mapping) else None
     except ValidationError:
         return None
+    return found if found is not None and _possible(found.model_dump()) else None
+
+
+def _possible(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_possible, value.values()))
+    if isinstance(value, list):
+        return all(map(_possible, value))
+    return not isinstance(value, (int, float)) or 0 <= value < _MOST_COUNT
 
 
 def _shut(sock: socket.socket) -> None:

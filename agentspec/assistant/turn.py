@@ -59,7 +59,14 @@ class Log(Protocol):
 class _Call:
     id: str
     name: str
-    arguments: str = ""
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def arguments(self) -> str:
+        """The arguments as they were written; "{}" where nothing was."""
+        if len(self.pieces) != 1:
+            self.pieces = ["".join(self.pieces) or "{}"]
+        return self.pieces[0]
 
 
 @dataclass(slots=True)
@@ -255,7 +262,7 @@ class Conversation:
                             yield events.CallWriting(known.id, known.name)
                         elif piece.name and not known.name:
                             known.name = piece.name
-                        known.arguments += piece.arguments
+                        known.pieces.append(piece.arguments)
                     elif isinstance(piece, TokenPiece):
                         yield events.Token(piece.text, piece.source)
                     elif isinstance(piece, MalformedPiece):
@@ -281,7 +288,7 @@ class Conversation:
                     history.assistant(
                         "".join(text),
                         "".join(thinking),
-                        [(call.id, call.name, call.arguments or "{}") for call in made],
+                        [(call.id, call.name, call.arguments) for call in made],
                         whole=whole,
                     )
                 )
