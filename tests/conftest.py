@@ -39,22 +39,24 @@ def _what_engines_share_is_made_once() -> Iterator[None]:
 
     Nothing is added to either, and the live sequences of one engine share them too.
     """
-    from agentspec import drafting
+    import agentspec.drafting
+    from agentspec.context.habits import habit_index
+    from agentspec.context.index import TokenIndex
     from agentspec.control.prior import Prior
     from agentspec.testing.scripted import ScriptedTokenizer
 
-    sort, known = drafting.habit_index, {}
+    known: dict[tuple[str, ...], TokenIndex] = {}
 
-    def once(phrases: Sequence[str], tokenizer: Any) -> Any:
+    def once(phrases: Sequence[str], tokenizer: Any) -> TokenIndex:
         if type(tokenizer) is not ScriptedTokenizer or "encode" in vars(tokenizer):
-            return sort(phrases, tokenizer)
+            return habit_index(phrases, tokenizer)
         key = tuple(phrases)
         if key not in known:
-            known[key] = sort(phrases, tokenizer)
+            known[key] = habit_index(phrases, tokenizer)
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drafting, "habit_index", once)
+        patch.setattr(agentspec.drafting, "habit_index", once)
         patch.setattr(Prior, "shipped", staticmethod(cache(Prior.shipped)))
         yield
 
