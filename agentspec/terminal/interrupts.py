@@ -1,8 +1,9 @@
-"""Ctrl-C while a model reads or writes, and what is typed meanwhile."""
+"""Signals: Ctrl-C while a model reads or writes, what is typed meanwhile, and a quiet end."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import sys
@@ -10,8 +11,62 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
+from typing import Any
 
 from agentspec.aio import Stop
+
+_ENDS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)
+)
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """SIGTERM, SIGHUP and SIGQUIT end the program by SystemExit, so that all is put back.
+
+    Commands that run are ended, and the terminal is as it was before. The exit code is 128 and
+    the signal's number. A second SIGTERM or SIGQUIT ends it at once. For the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for other in _ENDS:
+            # a terminal that is closed tells it more than once
+            again = signal.SIG_IGN if other.name == "SIGHUP" else signal.SIG_DFL
+            signal.signal(other, again)
+        raise SystemExit(128 + number)
+
+    with ExitStack() as stack:
+        stack.enter_context(_kept_terminal())
+        for number in _ENDS:
+            before = signal.getsignal(number)
+            # one that is ignored was so by the user's wish: nohup
+            if before != signal.SIG_IGN:
+                stack.callback(signal.signal, number, before)
+                signal.signal(number, end)
+        yield
+
+
+@contextmanager
+def _kept_terminal() -> Iterator[None]:
+    """The terminal's modes afterwards are those of before, however the block ends."""
+    try:
+        import termios
+    except ImportError:
+        yield
+        return
+    try:
+        number = sys.stdin.fileno()
+        before = termios.tcgetattr(number)
+    except (OSError, ValueError, termios.error):
+        yield
+        return
+    try:
+        yield
+    finally:
+        _set_modes(number, before)
 
 
 class Interrupts:
@@ -58,7 +113,7 @@ class Interrupts:
 def _signals(
     handle: Callable[[int, FrameType | None], None], told: Callable[[], None]
 ) -> Iterator[None]:
-    """SIGINT goes to `handle`, and to `told` in a thread of its own.
+    """SIGINT goes to `handle`; it and what ends the program to `told`, in a thread of its own.
 
     The main thread may be within a pass that lasts for seconds, and Python runs no handler before
     it is over.
@@ -71,7 +126,7 @@ def _signals(
 
     def listen() -> None:
         while numbers := mine.recv(64):
-            if signal.SIGINT in numbers:
+            if any(number in numbers for number in (signal.SIGINT, *_ENDS)):
                 told()
 
     thread = threading.Thread(target=listen, name="agentspec-signals", daemon=True)
@@ -102,13 +157,37 @@ def _unechoed() -> Iterator[None]:
         yield
         return
     quiet = [*before]
-    quiet[3] &= ~termios.ECHO
-    try:
-        termios.tcsetattr(number, termios.TCSANOW, quiet)
+    quiet[3] &= ~(termios.ECHO | termios.ECHONL)
+
+    def resumed(number_: int, frame: FrameType | None) -> None:
+        # a shell gives back a terminal that echoes
+        _set_modes(number, quiet)
+
+    def suspended(number_: int, frame: FrameType | None) -> None:
+        _set_modes(number, before)
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, suspended)
+
+    with ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            for signal_, handle in ((signal.SIGTSTP, suspended), (signal.SIGCONT, resumed)):
+                stack.callback(signal.signal, signal_, signal.getsignal(signal_))
+                signal.signal(signal_, handle)
+        stack.callback(_set_modes, number, before)
+        _set_modes(number, quiet)
         yield
-    finally:
-        with contextlib.suppress(OSError, termios.error):
-            termios.tcsetattr(number, termios.TCSANOW, before)
+
+
+def _set_modes(number: int, modes: list[Any]) -> None:
+    """Set the modes of a terminal, unless we are in its background: then they are another's."""
+    import termios
+
+    with contextlib.suppress(OSError):
+        if os.tcgetpgrp(number) != os.getpgrp():
+            return
+    with contextlib.suppress(OSError, termios.error):
+        termios.tcsetattr(number, termios.TCSANOW, modes)
 
 
 def forget_typed() -> None:

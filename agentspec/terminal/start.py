@@ -18,7 +18,7 @@ from agentspec.assistant.session_log import project_folder
 from agentspec.config import Settings
 from agentspec.terminal.chat import Chat, LoadedModel, Ways
 from agentspec.terminal.headless import OutputFormat, run_once
-from agentspec.terminal.interrupts import Interrupts
+from agentspec.terminal.interrupts import Interrupts, ending
 from agentspec.terminal.opening import Opening
 from agentspec.terminal.speed import Speed
 from agentspec.terminal.waiting import Waiting
@@ -136,7 +136,7 @@ def talk(
         greedy=greedy,
         by_source=by_source and colour,
     )
-    with closing(chat):
+    with ending(), closing(chat):
         if by_source and not colour:
             chat.screen.warn("without colours the sources of tokens cannot be shown")
         chat.run()
@@ -165,7 +165,7 @@ def once(
         waiting.clear()
         remark(text)
 
-    with closing(waiting), closing(models(None)) as model:
+    with ending(), closing(waiting), closing(models(None)) as model:
         recording = RecordingModel(model)
         with (
             closing(
