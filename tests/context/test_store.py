@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -177,13 +178,19 @@ def test_files_that_may_not_be_indexed_are_read_once(
     assert again.refresh() == 0
 
 
-def test_a_deadline_leaves_the_oldest_for_later(place: Place) -> None:
+def test_a_deadline_leaves_the_oldest_for_later(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for i in range(4):
         place.put(str(i), str(i))
     slow = place.tokenizer.encode
+    now = 0.0
+    clock = SimpleNamespace(monotonic=lambda: now, time=time.time, time_ns=time.time_ns)
+    monkeypatch.setattr("agentspec.context.store.time", clock)
 
     def encode(text: str) -> list[int]:
-        time.sleep(0.06)
+        nonlocal now
+        now += 0.06
         return slow(text)
 
     place.tokenizer.encode = encode  # type: ignore[method-assign]

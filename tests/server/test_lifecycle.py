@@ -126,7 +126,7 @@ def test_health_answers_and_real_events_come_while_a_long_prompt_is_read(
     serve: Any, chat: Any
 ) -> None:
     engine = gated(chat, chunk=128)
-    engine.target.pause = 0.03
+    engine.target.pause = 0.06
     server = serve(engine)
     long = [{"role": "user", "content": "x" * 4000}]
     body = {"messages": long, "stream": True}
