@@ -107,11 +107,9 @@ def calls_of(text: str, family: str, declared: list[Tool]) -> list[tuple[str, An
 PART = {"type": "object", "properties": {"k": {"type": "string", "pattern": "a+"}}}
 # what a Python literal of it does not hold; the pattern of a string is held
 PYTHON_NOTES: list[tuple[dict[str, Any], set[str]]] = [
-    (
-        {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 3},
-        {"minItems", "maxItems"},
-    ),
+    ({"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 3}, set()),
     ({"type": "array", "minItems": 2}, {"minItems"}),
+    ({"type": "array", "items": {"type": "string"}, "maxItems": 5000}, {"maxItems"}),
     (
         {"type": "array", "items": {"$ref": "#/$defs/part", "required": ["k"]}},
         {"items.required"},
@@ -143,6 +141,33 @@ def test_what_a_python_literal_does_not_hold_is_noted(
     path = "tools[0].function.parameters.properties.p"
     end = " is not held: this model writes values as Python does"
     assert {note.removeprefix(f"{path}.").removesuffix(end) for note in notes} == dropped
+
+
+@pytest.mark.parametrize(
+    ("bounds", "counts"),
+    [
+        ({}, {0, 1, 2, 3, 4}),
+        ({"minItems": 2}, {2, 3, 4}),
+        ({"maxItems": 1}, {0, 1}),
+        ({"minItems": 1, "maxItems": 3}, {1, 2, 3}),
+        ({"maxItems": 0}, {0}),
+        ({"minItems": 0, "maxItems": 1000}, {0, 1, 2, 3, 4}),
+    ],
+)
+def test_a_python_list_has_as_many_items_as_it_may(
+    make_tokenizer: Callable[..., Any], bounds: dict[str, int], counts: set[int]
+) -> None:
+    schema = {"type": "array", "items": {"type": "boolean"}, **bounds}
+    parameters = {"type": "object", "properties": {"p": schema}, "required": ["p"]}
+    declared = parse_tools([{"function": {"name": "f", "parameters": parameters}}])
+    tokenizer = make_tokenizer([EOS], EOS)
+    one = constraint.tool_calls(declared, "required", tokenizer, shape=FORMATS["pythonic"]().shape)
+    assert one.notes == ()
+    found = set()
+    for n in range(5):
+        ids = tokenizer.encode(f"[f(p=[{', '.join(['True'] * n)}])]")
+        found |= {n} if one.valid_prefix(ids) == len(ids) else set()
+    assert found == counts
 
 
 def test_notes_of_what_is_not_held_are_few(make_tokenizer: Callable[..., Any]) -> None:

@@ -23,6 +23,8 @@ _ANY = (
 )
 _SCALARS = {"string", "integer", "number"}
 _MOST_NOTES = 16
+_MOST_ITEMS = 1_000
+"""Above it the number of a list's items is not held: a grammar counts by writing it out."""
 
 # What says something of values of one kind only, and what of every kind.
 _OF_ARRAYS = {"items", "additionalItems", "prefixItems", "contains", "minItems", "maxItems"}
@@ -110,9 +112,23 @@ class PythonLiterals:
         if kinds == "null":
             return '"None"'
         if kinds == "array" and isinstance(schema.get("items"), Mapping):
-            self._note(schema, where, {"items"}, said)
             item = below(schema["items"], ".items")
-            return f'"[" ({item} (", " {item})*)? "]"'
+            least, most = schema.get("minItems", 0), schema.get("maxItems")
+            bounds = [least] if most is None else [least, most]
+            held = {"items"}
+            if (
+                all(type(n) is int and 0 <= n <= _MOST_ITEMS for n in bounds)
+                and bounds[-1] >= least
+            ):
+                held |= {"minItems", "maxItems"}
+            else:
+                least, most = 0, None
+            self._note(schema, where, held, said)
+            if most == 0:
+                return '"[]"'
+            more = f"{{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
+            some = item if most == 1 else f'{item} (", " {item}){more}'
+            return f'"[" {some} "]"' if least else f'"[" ({some})? "]"'
         properties = schema.get("properties")
         if kinds == "object" and isinstance(properties, Mapping) and properties:
             required = schema.get("required") or ()
