@@ -83,6 +83,7 @@ def measured(
         TorchSettings(
             n_ctx=max(contexts) + max(ROWS) + 1,
             n_threads=threads,
+            max_seqs=len(contexts),
             device="cpu",
             dtype=dtype,  # type: ignore[arg-type]
             packed=way in ("packed", "apart"),

@@ -101,6 +101,8 @@ class TorchBackend(Inside):
             # a layer that reads the weights of another by itself
             unpack()
             found = probe(self)
+        if self.settings.graphs and self.device.type == "cuda":
+            self._model.capture()
         self._one_by_one = not found.several_rows
         if not found.tree:
             self.capabilities = replace(self.capabilities, tree=False, max_leaves=1)
@@ -119,10 +121,8 @@ class TorchBackend(Inside):
     def description(self) -> str:
         """Architecture, size and number format."""
         assert self._model is not None
-        size = sum(weight.numel() for weight in self._model.model.parameters())
-        return (
-            f"{self._config.model_type} {size / 1e9:.2f}B {str(self.dtype).removeprefix('torch.')}"
-        )
+        size = self._model.size / 1e9
+        return f"{self._config.model_type} {size:.2f}B {str(self.dtype).removeprefix('torch.')}"
 
     @property
     def on_gpu(self) -> bool:
@@ -244,8 +244,7 @@ class TorchBackend(Inside):
         assert self._model is not None
         count, first = len(part.tokens), max(part.first_logits_row, 0)
         wanted = part.hidden or (bool(self._listeners) and part.exit_layer is None)
-        if self._layout.recurrent:
-            sequence.torn = True
+        sequence.torn = self._layout.recurrent
         if self._one_by_one and sequence.length and count > 1:
             logits, found = self._model.run_singly(sequence, part.tokens, first, features=wanted)
         else:

@@ -37,7 +37,11 @@ class Growing(cache_utils.CacheLayerMixin):  # type: ignore[misc]
         self.window = window
         self.is_sliding = window > 0
         self.rows = 0
+        self.where: Any = None
+        """Set while a pass is captured: a tensor of the cells that its rows take."""
         self._stopped = stopped
+        self.moves = 0
+        """How often the buffers were made anew."""
         self._buffers: tuple[Any, Any] | None = None
 
     def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
@@ -52,14 +56,33 @@ class Growing(cache_utils.CacheLayerMixin):  # type: ignore[misc]
         buffers = []
         for at, states in enumerate((key_states, value_states)):
             shape = (*states.shape[:-2], size, states.shape[-1])
-            buffer = torch.empty(shape, dtype=states.dtype, device=states.device)
+            # cells behind the rows are hidden by masks, which do not hide what is no number
+            buffer = torch.zeros(shape, dtype=states.dtype, device=states.device)
             if old is not None:
                 buffer[..., : self.rows, :] = old[at][..., : self.rows, :]
             buffers.append(buffer)
         self._buffers = buffers[0], buffers[1]
+        self.moves += 1
         self.is_initialized = True
 
+    def reserve(self, cells: int) -> None:
+        """Have room for so many rows, and show all of it to a pass that is captured."""
+        if self._buffers is not None and self._buffers[0].shape[-2] != cells:
+            buffers = []
+            for old in self._buffers:
+                shape = (*old.shape[:-2], cells, old.shape[-1])
+                buffer = torch.zeros(shape, dtype=old.dtype, device=old.device)
+                buffer[..., : self.rows, :] = old[..., : self.rows, :]
+                buffers.append(buffer)
+            self._buffers = buffers[0], buffers[1]
+            self.moves += 1
+
     def update(self, key_states: Any, value_states: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
+        if self.where is not None:
+            assert self._buffers is not None
+            for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
+                buffer.index_copy_(-2, self.where, states)
+            return self._buffers
         self._stopped()
         count = key_states.shape[-2]
         end = self.rows + count

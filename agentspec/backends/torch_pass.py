@@ -12,6 +12,7 @@ import torch
 
 from agentspec.backends.torch_attention import APART, MOST_APART, NAME, visible
 from agentspec.backends.torch_cache import Layout, TorchSequence
+from agentspec.backends.torch_graphs import Replays
 
 _CACHE_NAMES = ("cache", "past_key_values", "cache_params")
 """What the releases of transformers 5 call the cache."""
@@ -22,7 +23,7 @@ class Features:
     """Hidden states of all rows of one part of a pass, [rows, width] each, on the device.
 
     `last` is what the head reads, behind the final norm; `taps[i]` is behind the first
-    `backend.taps[i]` layers, 0 the embeddings.
+    `backend.taps[i]` layers, 0 the embeddings; None where an exit ended before them.
     """
 
     last: Any
@@ -37,6 +38,8 @@ class Model:
 
     def __init__(self, model: Any, layout: Layout, device: Any) -> None:
         self.model = model
+        self.size = sum(weight.numel() for weight in model.parameters())
+        """Weights, as many as the model was loaded with."""
         self.device = device
         self._layout = layout
         self._base = model.base_model
@@ -59,6 +62,7 @@ class Model:
         self._seen: dict[int, Any] = {}
         self._watch = False
         self._hooks.append(self._base.register_forward_hook(self._on_last))
+        self.replays: Replays | None = None
 
     def tap(self, layers: Sequence[int]) -> None:
         """Keep what is behind the first n layers, for each n of `layers`."""
@@ -89,11 +93,31 @@ class Model:
 
         The sequence's own length stays. Logits are [rows, vocabulary], None when none are asked.
         """
+        replays = self.replays
+        if replays is None or exit_layer is not None or not replays.takes(sequence, len(tokens)):
+            return self._run(sequence, tokens, first, parents, features, exit_layer)
+        logits, found = replays.run(
+            sequence,
+            tokens,
+            parents,
+            (features, self.taps),
+            lambda inputs: self._call(sequence, inputs, True, features),
+            lambda: self._run(sequence, tokens, 0, parents, features, None),
+        )
+        return (logits[first:] if first < len(tokens) else None), found
+
+    def _run(
+        self,
+        sequence: TorchSequence,
+        tokens: Sequence[int],
+        first: int,
+        parents: Sequence[int] | None,
+        features: bool,
+        exit_layer: int | None,
+    ) -> tuple[Any, Features | None]:
         start, count = sequence.length + sequence.ahead, len(tokens)
         named: dict[str, Any] = {
             "input_ids": torch.tensor([list(tokens)], dtype=torch.long, device=self.device),
-            "use_cache": True,
-            self._cache_name: sequence.cache,
         }
         positions: Sequence[int] = range(start, start + count)
         if self._own_masks and (parents is not None or self._needs_mask(start, count)):
@@ -106,17 +130,25 @@ class Model:
             named["logits_to_keep"] = (
                 0 if first == 0 else torch.arange(first, count, device=self.device)
             )
+        with self._up_to(exit_layer):
+            logits, found = self._call(sequence, named, asked, features)
+        if asked and len(logits) != count - first:
+            logits = logits[first:]
+        return logits, found
+
+    def _call(
+        self, sequence: TorchSequence, inputs: dict[str, Any], asked: bool, features: bool
+    ) -> tuple[Any, Features | None]:
+        """One call of the model, or of the layers alone where no logits are asked."""
         called, takes = (self.model, self._takes[0]) if asked else (self._base, self._takes[1])
+        named = {"use_cache": True, self._cache_name: sequence.cache, **inputs}
         self._watch = features
         try:
-            with self._up_to(exit_layer):
-                out = called(**{name: value for name, value in named.items() if name in takes})
-            logits: Any = out.logits[0] if asked else None
-            if asked and len(logits) != count - first:
-                logits = logits[first:]
+            out = called(**{name: value for name, value in named.items() if name in takes})
+            logits = out.logits[0] if asked else None
             found = None
             if features:
-                found = Features(self._seen[-1], tuple(self._seen[n] for n in self.taps))
+                found = Features(self._seen[-1], tuple(self._seen.get(n) for n in self.taps))
             return logits, found
         finally:
             self._watch = False
@@ -126,6 +158,18 @@ class Model:
         if self._apart:
             return count > MOST_APART
         return start > 0 and count > 1
+
+    def capture(self, *, graphs: bool = True) -> None:
+        """Replay small passes of the whole model; without `graphs` as if, for tests."""
+        spread = getattr(self.model, "hf_device_map", None)
+        if self._own_masks and not self._apart and not spread:
+            self.replays = Replays(
+                self.device,
+                self._layout.spans,
+                shaped=self._shaped,
+                mapped=self._mapped,
+                capture=graphs,
+            )
 
     def run_singly(
         self, sequence: TorchSequence, tokens: Sequence[int], first: int, *, features: bool
@@ -163,14 +207,14 @@ class Model:
         for window in self._layout.spans:
             seen, positions = visible(start, count, window, parents, self.device)
             masks[window] = self._shaped(seen)
+        return self._mapped(masks), positions
+
+    @staticmethod
+    def _mapped(masks: dict[int, Any]) -> Any:
         if len(masks) == 1:
-            (mask,) = masks.values()
-            return mask, positions
+            return next(iter(masks.values()))
         # models whose attention layers differ take one mask per kind, and there are two kinds
-        return {
-            "full_attention": masks[0],
-            "sliding_attention": masks[max(masks)],
-        }, positions
+        return {"full_attention": masks[0], "sliding_attention": masks[max(masks)]}
 
     def _shaped(self, seen: Any) -> Any:
         if self._eager:

@@ -25,8 +25,8 @@ class TorchSettings:
     the type the weights are stored in, bfloat16 where that is float32. `chunk` is the most rows of
     one pass, `tree_leaves` the most leaves of a tree, below 2 none is verified. `packed` keeps CPU
     weights in the order that small passes read fastest. `apart` computes the attention of up to
-    16 rows one row at a time, so that their bits do not depend on how many there are. Raises
-    ConfigError.
+    16 rows one row at a time, so that their bits do not depend on how many there are. `graphs`
+    replays small passes as CUDA graphs, on CUDA. Raises ConfigError.
     """
 
     n_ctx: int = 8192
@@ -38,6 +38,7 @@ class TorchSettings:
     tree_leaves: int = 16
     packed: bool = True
     apart: bool = False
+    graphs: bool = True
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -62,7 +63,7 @@ class TorchSettings:
             raise ConfigError(
                 f"device must be auto, cpu, mps, cuda, cuda:N or map, not {self.device!r}"
             )
-        for name in ("packed", "apart"):
+        for name in ("packed", "apart", "graphs"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
 

@@ -251,3 +251,82 @@ def plain_texts(weights: Any) -> list[list[int]]:
     target.close()
     assert sum(map(len, texts)) >= 900
     return texts
+
+
+# passes as CUDA graphs would replay them
+
+
+@pytest.mark.parametrize("kind", ATTENTION)
+def test_captured_passes_give_the_same_text(
+    folder: Any, open_torch: Any, words: Any, kind: str
+) -> None:
+    """Across a growth of the buffers, with trees, cuts, forks and hidden states."""
+    backend = open_torch(folder(kind), n_ctx=2048, max_seqs=3, chunk=256)
+    prompt = words(980, seed=2)
+    plain = Loop(backend).answer(prompt, max_tokens=200)
+    backend._model.capture(graphs=False)
+    loop = Loop(backend)
+    draft = forest([*prompt, *plain.tokens], 1)
+    answer = loop.answer(
+        prompt, [draft], controller=FixedController(16, match_factor=0.0), max_tokens=200
+    )
+    assert answer.tokens == plain.tokens
+    replays = backend._model.replays
+    assert replays.works
+    assert replays.played > 15
+    seq, last = loop.sequence.seq, loop.sequence.tokens[-1]
+    new = backend.fork(seq)
+    backend.rollback(new, 500)
+    backend.forward([Rows(new, [1, 2, 3])])
+    row = backend.forward([Rows(seq, [last])]).logits(0).copy()
+    backend.rollback(seq, backend.length(seq) - 1)
+    output = backend.forward([Rows(seq, [last], hidden=True)])
+    again = backend.forward([Rows(seq, [last, 5, 6], logits_from=1, hidden=True)])
+    assert len(again) == 2
+    assert len(again.features().last) == 3
+    backend.drop(new)
+    fresh = next_row_of_fresh(backend, loop.sequence.tokens)
+    assert np.abs(row - fresh).max() < CLOSE
+    assert len(output) == 1
+
+
+def test_passes_that_cannot_be_captured_are_computed(
+    folder: Any, open_torch: Any, feed: Any, words: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agentspec.backends.torch_graphs import Replays
+
+    backend, fresh = open_torch(folder()), open_torch(folder())
+    backend._model.capture(graphs=False)
+    seq, clean = backend.open(), fresh.open()
+
+    def broken(self: Any, *_: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(Replays, "_make", broken)
+    texts = words(20), words(3, seed=1), words(4, seed=2)
+    rows = [row for text in texts for row in feed(backend, seq, text)]
+    expected = [row for text in texts for row in feed(fresh, clean, text)]
+    assert np.abs(np.stack(rows) - np.stack(expected)).max() < CLOSE
+    assert not backend._model.replays.works
+
+
+def test_a_captured_pass_that_is_wrong_is_not_believed(
+    folder: Any, open_torch: Any, feed: Any, words: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agentspec.backends.torch_graphs import Replays
+
+    backend, fresh = open_torch(folder()), open_torch(folder())
+    backend._model.capture(graphs=False)
+    seq, clean = backend.open(), fresh.open()
+    real = Replays._fill
+
+    def wrong(self: Any, made: Any, start: int, *rest: Any) -> None:
+        real(self, made, start, *rest)
+        made.where.sub_(1)
+
+    monkeypatch.setattr(Replays, "_fill", wrong)
+    rows = [row for text in (words(20), words(3, seed=1)) for row in feed(backend, seq, text)]
+    assert not backend._model.replays.works
+    # the cell that the wrong pass overwrote is part of the text: nothing else may be touched
+    expected = [row for text in (words(20), words(3, seed=1)) for row in feed(fresh, clean, text)]
+    assert np.abs(np.stack(rows[:20]) - np.stack(expected[:20])).max() < CLOSE
