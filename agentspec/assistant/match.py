@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from agentspec.assistant.errors import RefusedError
 
+_AROUND = 5
 _MAX_PLACES = 5
 _MAX_NEAR_LINES = 20_000
 _MAX_SHOWN = 30
@@ -38,7 +39,9 @@ def find(text: str, old: str, new: str, *, every: bool = False) -> list[Match]:
     if not old.strip():
         raise RefusedError("the text to replace is empty; quote the lines to be replaced")
     if old == new:
-        raise RefusedError("the new text equals the old one; nothing would change")
+        at = text.find(old)
+        around = f" {_around(text, at)}" if at >= 0 else ""
+        raise RefusedError(f"the new text equals the old one; nothing would change.{around}")
     places = _occurrences(text, old)
     if len(places) == 1 and old[0] in " \t":
         before = text[: places[0]].rpartition("\n")[2]
@@ -202,6 +205,15 @@ def nearest(text: str, old: str) -> str:
     end = min(len(lines), begin + min(max(len(wanted), 3), _MAX_SHOWN))
     quote = "\n".join(f"{n + 1:>5}  {lines[n][:400]}" for n in range(begin, end))
     return f"most alike are lines {begin + 1}-{end}:\n{quote}"
+
+
+def _around(text: str, at: int) -> str:
+    """The lines around a place, for one who looks at the wrong one."""
+    lines = text.split("\n")
+    line = text.count("\n", 0, at)
+    begin, end = max(0, line - _AROUND), min(len(lines), line + _AROUND + 1)
+    quote = "\n".join(f"{n + 1:>5}  {lines[n][:400]}" for n in range(begin, end))
+    return f"What is wrong may stand on another line:\n{quote}"
 
 
 def _numbers(text: str, places: list[int]) -> str:

@@ -174,3 +174,14 @@ def test_an_exact_edit_changes_that_place_alone(text: str, old: str, new: str) -
     if not match.note:
         assert text[match.begin : match.end] == old
         assert text.count(old) == 1
+
+
+def test_an_edit_of_nothing_is_shown_what_stands_around() -> None:
+    text = "".join(f"line {n}\n" for n in range(1, 30))
+    with pytest.raises(RefusedError) as error:
+        find(text, "line 10\n", "line 10\n")
+    assert "nothing would change" in str(error.value)
+    assert "    5  line 5" in str(error.value)
+    assert "   15  line 15" in str(error.value)
+    with pytest.raises(RefusedError, match="nothing would change"):
+        find(text, "absent", "absent")

@@ -22,47 +22,33 @@ pytestmark = [pytest.mark.soak, pytest.mark.weights]
 RUNS = int(os.environ.get("SOAK_RUNS", "10"))
 TEMPERATURE = 0.3
 
-STOCK = '''"""What is on the shelves."""
+CODE = '''"""Numbers about lists of numbers."""
 
 
-class Stock:
-    """Counts of items by name."""
+def average(values):
+    """The mean of the values; 0 for none."""
+    if not values:
+        return 0
+    return sum(values) / (len(values) - 1)
 
-    def __init__(self):
-        self.counts = {}
 
-    def add(self, name, count=1):
-        """Put items on the shelf."""
-        self.counts[name] = self.counts.get(name, 0) + count
-
-    def take(self, name, count=1):
-        """Take items off the shelf; ValueError where there are not enough."""
-        have = self.counts.get(name, 0)
-        if have <= count:
-            raise ValueError(f"only {have} of {name}")
-        self.counts[name] = have - count
-
-    def total(self):
-        """How many items there are."""
-        return sum(self.counts.values())
+def spread(values):
+    """The distance between the largest and the smallest value; 0 for none."""
+    if not values:
+        return 0
+    return max(values) - min(values)
 '''
-TEST = """from stock import Stock
+TEST = """from figures import average, spread
 
 
-def test_total():
-    stock = Stock()
-    stock.add("pen", 3)
-    stock.add("ink")
-    assert stock.total() == 4
+def test_average():
+    assert average([2, 4, 6]) == 4
 
 
-def test_the_last_items_can_be_taken():
-    stock = Stock()
-    stock.add("pen", 3)
-    stock.take("pen", 3)
-    assert stock.total() == 0
+def test_spread():
+    assert spread([2, 9, 4]) == 7
 """
-REQUEST = "Run the tests. One of them fails: find the bug in @stock.py and fix it, not the test."
+REQUEST = "Run the tests. One of them fails: find the bug in @figures.py and fix it, not the test."
 
 
 def passes(folder: Path) -> bool:
@@ -76,8 +62,8 @@ def test_a_failing_test_is_fixed(weights: Callable[[str], Path], tmp_path: Path)
     for seed in range(RUNS):
         folder = tmp_path / f"run{seed}"
         folder.mkdir()
-        (folder / "stock.py").write_text(STOCK)
-        (folder / "test_stock.py").write_text(TEST)
+        (folder / "figures.py").write_text(CODE)
+        (folder / "test_figures.py").write_text(TEST)
         git(folder, "init", "-q")
         git(folder, "add", ".")
         git(folder, "commit", "-qm", "start")
@@ -97,7 +83,7 @@ def test_a_failing_test_is_fixed(weights: Callable[[str], Path], tmp_path: Path)
         )  # fmt: skip
         assert done.returncode in (0, 4), done.stderr
         found = json.loads(done.stdout)
-        fixed = passes(folder) and (folder / "test_stock.py").read_text() == TEST
+        fixed = passes(folder) and (folder / "test_figures.py").read_text() == TEST
         rows.append((fixed, found))
         print(
             f"\nseed {seed}: {'fixed' if fixed else 'not fixed'}, {found['why']}, "
