@@ -25,6 +25,7 @@ _COMMANDS = {
     "print-config": "Print the configuration of a client for a running server.",
     "replay": "Replay recorded sessions on a cost curve.",
     "serve": "Serve one model over HTTP.",
+    "train-heads": "Train what drafts from the inside of a model.",
     "verify": "Show that speculation left the text as it was.",
 }
 
