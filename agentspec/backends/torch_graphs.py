@@ -117,7 +117,8 @@ class Replays:
             passes[key] = made
         for layer in sequence.growing:
             layer.rows = start + count
-        return made.logits, made.features
+        # who keeps hidden states must not find those of a later pass in their place
+        return made.logits, made.features.copy() if made.features is not None else None
 
     def _try(
         self,

@@ -29,6 +29,11 @@ class Features:
     last: Any
     taps: tuple[Any, ...] = ()
 
+    def copy(self) -> Features:
+        """The same in memory of its own."""
+        taps = tuple(states.clone() if states is not None else None for states in self.taps)
+        return Features(self.last.clone(), taps)
+
 
 class Model:
     """A causal language model of transformers, and where in it its layers are.
