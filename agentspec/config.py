@@ -68,6 +68,16 @@ RULES: Mapping[str, Rule] = {
         "text", "target: a catalog name, the path of a GGUF file or model folder, or hf:org/name"
     ),
     "draft": Rule("text", "draft model: the same"),
+    "heads": Rule(
+        "list",
+        "trained heads of the target to draft with (torch): safetensors of Medusa heads or of an "
+        "exit adapter, folders of EAGLE; in the environment separated by semicolons",
+    ),
+    "early_exit": Rule(
+        "text",
+        "draft with the first layers of the target (torch): off, auto, or how many layers",
+        project=True,
+    ),
     "backend": Rule(
         "choice",
         "library that runs the model; auto: torch for model folders, llama.cpp for GGUF files",
@@ -136,6 +146,8 @@ class Settings:
 
     model: str | None = None
     draft: str | None = None
+    heads: tuple[str, ...] = ()
+    early_exit: str = "off"
     backend: BackendName = "auto"
     device: str = "auto"
     dtype: DType = "auto"

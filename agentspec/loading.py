@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agentspec.config import Settings, load_settings
 from agentspec.control.rows import ANY_ROWS
 from agentspec.errors import ConfigError
+from agentspec.loading_heads import inner_of
 from agentspec.loading_torch import model_folder, open_torch, takes_torch, torch_key
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def load_engine(
     Without `draft`, a catalog pair's draft model is loaded only where the target's layers are on
     a GPU: on a CPU a draft pass costs half a target pass and cannot pay.
     """
+    # flags that may be given several times are empty when they were not given
+    settings["heads"] = _listed(settings.get("heads"))
     chosen = load_settings(
         {"model": _text(model), "draft": _text(draft), **settings}, project_dir=project_dir
     )
@@ -204,6 +207,7 @@ def _assemble(
         session_key=key,
         normalise=() if settings.normalise == "off" else (settings.normalise,),
         library=_library(target, workspace) if settings.speculation else None,
+        inner=inner_of(target, settings),
     )
 
 
@@ -283,6 +287,11 @@ def _device_key(model: Opened, settings: Settings) -> dict[str, Any]:
 
 def _piece(tokenizer: Any, token: int | None) -> str:
     return "" if token is None else tokenizer.piece(token).decode("utf-8", "replace")
+
+
+def _listed(value: Any) -> Any:
+    """One path as a list of one; None for nothing."""
+    return [os.fspath(value)] if isinstance(value, (str, os.PathLike)) else (value or None)
 
 
 def _text(value: str | os.PathLike[str] | None) -> str | None:

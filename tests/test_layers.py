@@ -22,7 +22,8 @@ PARTS = CONTRACT | {"engine", "control", "propose", "context", "syntax"}
 CHAT = PARTS | {"engine.decode", "chat", "wire", "prompts"}
 # The engine as callers see it, and what it is loaded from.
 FRONT = {
-    "api", "aio", "answer", "drafting", "generation", "loading", "loading_torch", "machine",
+    "api", "aio", "answer", "drafting", "generation", "loading", "loading_heads", "loading_torch",
+    "machine",
     "request", "scheduler", "shared", "turns",
 }  # fmt: skip
 API = CHAT | FRONT | {"models", "backends", "config"}
@@ -54,6 +55,7 @@ LAYERS: dict[str, set[str]] = {
     "audit": API | {"audit"},
     "testing": PARTS | {"engine.decode", "testing"},
     "replay": API | {"replay"},
+    "training": API | {"replay", "training"},
     "bench": API | {"bench", "audit", "replay", "testing"},
     "server": API | {"server"},
     "assistant": API | {"assistant"},
@@ -66,8 +68,9 @@ LAYERS: dict[str, set[str]] = {
 # Library -> where it may be imported.
 LIBRARIES: dict[str, set[str]] = {
     "llama_cpp": {"backends"},
-    "torch": {"backends"},
-    "transformers": {"backends"},
+    # Training is work on a model's own tensors.
+    "torch": {"backends", "training"},
+    "transformers": {"backends", "training"},
 }
 
 # Not parts of a decode step, though they lie in the same folder.

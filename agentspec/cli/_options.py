@@ -14,7 +14,16 @@ import click
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _ENGINE_OPTIONS = (
-    click.option("--draft", help="Draft model: catalog name, GGUF path, or none."),
+    click.option("--draft", help="Draft model: catalog name, GGUF or folder path, or none."),
+    click.option(
+        "--heads",
+        multiple=True,
+        help="Trained heads to draft with: Medusa, EAGLE, an exit adapter; several times.",
+    ),
+    click.option("--early-exit", help="Draft with the target's first layers: off, auto, or N."),
+    click.option("--backend", help="auto, llama_cpp or torch; auto: torch for model folders."),
+    click.option("--device", help="Device of the torch backend: auto, cpu, cuda, mps, …"),
+    click.option("--dtype", help="Number format of the torch backend: auto, float32, bfloat16, …"),
     click.option("--n-ctx", type=int, help="Context window in tokens."),
     click.option("--n-threads", type=int, help="Threads of a pass; 0: one per core."),
     click.option("--n-gpu-layers", type=int, help="Layers on the GPU; -1: all."),

@@ -13,11 +13,8 @@ MOST = 48
 """Tokens of a tree."""
 
 
-class Guess(NamedTuple):
-    """A token and the chance that its head gives it."""
-
-    token: int
-    chance: float
+Guess = tuple[int, float]
+"""A token and the chance that its head gives it."""
 
 
 class _Judged(NamedTuple):
@@ -100,9 +97,9 @@ def _judged(
     leaves: int,
 ) -> list[_Judged]:
     found = []
-    for rank, guess in enumerate(row[:leaves]):
-        slots = evidence.head_slots(name, guess.chance, depth, rank)
-        stands = guess.chance if chance is None else chance(slots)
-        found.append(_Judged(guess.token, guess.chance, slots, stands))
+    for rank, (token, own) in enumerate(row[:leaves]):
+        slots = evidence.head_slots(name, own, depth, rank)
+        stands = own if chance is None else chance(slots)
+        found.append(_Judged(token, own, slots, stands))
     # what was learned may say that a head's second guess is the better one
     return sorted(found, key=lambda one: -one.stands)

@@ -107,8 +107,7 @@ class Loop:
                 committed = [*prompt, *answer.tokens]
                 self.check(committed)
                 for proposer in proposers:
-                    own = isinstance(proposer, DraftModel) and proposer.has_cache
-                    if own and not answer.stats.notes:
+                    if isinstance(proposer, DraftModel) and not answer.stats.notes:
                         check_draft(proposer, committed)
         finally:
             steps.close()
@@ -126,6 +125,8 @@ class Loop:
 
 def check_draft(proposer: DraftModel, committed: Sequence[int]) -> None:
     """The draft model's cache is a prefix of the committed tokens, at most all but the last."""
+    if not proposer.has_cache:
+        return
     backend = proposer.sequence.backend
     if isinstance(backend, ScriptedBackend):
         cache = backend.caches[proposer.sequence.seq]
