@@ -313,11 +313,8 @@ class Live:
         }
 
     def _plain(self) -> float | None:
-        """Tokens per second of plain decoding, from the measured time of a pass of one row."""
-        cost = self._engine.cost
-        seconds = cost.row_seconds() if cost is not None else 0.0
-        # a curve that was given instead of measured says exactly 1
-        return round(1 / seconds, 2) if seconds > 0 and seconds != 1.0 else None
+        known = self._engine.plain_per_second
+        return round(known, 2) if known is not None else None
 
 
 def _per_second(tokens: int, seconds: float) -> float:
