@@ -46,9 +46,8 @@ class LayerShape:
         groups = int(getattr(config, "num_key_value_heads", None) or heads)
         dim = int(getattr(config, "head_dim", None) or width // heads)
         eps = float(getattr(config, "rms_norm_eps", None) or 1e-6)
-        parameters = getattr(config, "rope_parameters", None)
-        plain = isinstance(parameters, dict) and "rope_theta" in parameters
-        theta = float(parameters["rope_theta"]) if plain else 10_000.0
+        told = getattr(config, "rope_parameters", None)
+        theta = float(told.get("rope_theta", 1e4)) if isinstance(told, dict) else 1e4
         positions = int(getattr(config, "max_position_embeddings", None) or 4096)
         rope = {"rope_theta": theta, "max_position_embeddings": positions}
         return cls(width, between, heads, groups, dim, eps, rope)
