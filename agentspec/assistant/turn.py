@@ -39,7 +39,8 @@ _CANCELLED = "error: cancelled by the user before it had a result"
 _UNSURE = "error: interrupted by the user; look at what is there now"
 _SAME, _MOST_SAME = 3, 5
 _REPEATED = (
-    "This same call was made before. Do something else, or say in words what is done and what not."
+    "This same call was made just before, to the same effect. Do something else now: read a file, "
+    "change it, or say in words what is done and what not."
 )
 _MOST_MALFORMED = 3
 
@@ -315,11 +316,12 @@ class Conversation:
             tally.same = tally.same + 1 if this == tally.last else 1
             tally.last = this
             outcome = self.toolbox.propose(call.name, call.arguments)
-            if tally.same >= _SAME:
-                if not isinstance(outcome, Result):
-                    outcome = Result(f"error: {_REPEATED}", True)
-                elif outcome.error:
-                    outcome = Result(f"{outcome.text}\n{_REPEATED}", True)
+            if isinstance(outcome, Result):
+                if tally.same > 1:
+                    # small models repeat what they see repeated, unless something stands out
+                    outcome = dataclasses.replace(outcome, text=f"{outcome.text}\n{_REPEATED}")
+            elif tally.same >= _SAME:
+                outcome = Result(f"error: {_REPEATED}", True)
             if isinstance(outcome, Change):
                 found = yield from self._change(call, outcome)
             elif isinstance(outcome, Command):

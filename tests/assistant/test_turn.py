@@ -249,7 +249,16 @@ def test_the_same_call_again_and_again_has_an_end(table: Table) -> None:
     talk = table.conversation(*[calling(("read_file", {"path": "a.py"}))] * 9)
     assert ended(list(talk.turn("go"))).why == "repeating"
     assert len(results(talk)) == 5
+    assert ["just before" in text for text in results(talk)] == [False, True, True, True, True]
+    assert all(text.startswith("    1  x = 1") for text in results(talk))
     check(talk.messages)
+
+
+def test_a_command_may_be_made_twice_and_not_three_times(table: Table) -> None:
+    call = calling(("run_command", {"command": "echo a"}))
+    talk = table.conversation(call, call, call, "ok", decider=Decides())
+    list(talk.turn("go"))
+    assert ["just before" in text for text in results(talk)] == [False, False, True]
 
 
 def test_the_most_answers_of_a_turn(table: Table) -> None:
