@@ -39,6 +39,8 @@ def write_tiny(folder: Path, kind: str = "llama", *, seed: int = 0, layers: int 
         for name, weight in model.named_parameters():
             if weight.dim() > 1 and "conv" not in name and "A_log" not in name:
                 weight.normal_(0, 0.5 if "embed" in name or "head" in name else 0.18)
+        # and that texts do not end by chance
+        model.get_output_embeddings().weight[[256, END]] = 0
     model.generation_config.eos_token_id = [END]
     model.generation_config.pad_token_id = None
     model.save_pretrained(folder)
