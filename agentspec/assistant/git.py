@@ -50,16 +50,20 @@ class Git:
         except RefusedError:
             return None
 
-    def mixed(self, before: Mapping[str, bytes | None]) -> list[str]:
-        """The files in which the user had changes that were not committed.
+    def mixed(
+        self,
+        changes: Mapping[str, Sequence[tuple[bytes | None, bytes | None]]],
+        now: Mapping[str, bytes | None],
+    ) -> list[str]:
+        """The files that hold anything else, since the last commit, than these changes made of it.
 
-        `before` is what each held before the session changed it. Line endings do not count: git
-        may convert them.
+        `changes` are what each file held before and after every change, in order, `now` is what it
+        holds. Line endings do not count: git may convert them.
         """
         return [
             path
-            for path, data in before.items()
-            if _same_ends(data) != _same_ends(self.committed(path))
+            for path, steps in changes.items()
+            if not _made_by(steps, self.committed(path), now[path])
         ]
 
     def commit(self, paths: Sequence[str], message: str) -> str:
@@ -126,6 +130,19 @@ class Git:
             text = plain((done.stderr or done.stdout).decode("utf-8", "replace"))
             raise RefusedError(f"git refused: {' '.join(text.split())[:400] or 'no reason given'}")
         return done.stdout
+
+
+def _made_by(
+    steps: Sequence[tuple[bytes | None, bytes | None]], committed: bytes | None, now: bytes | None
+) -> bool:
+    """Whether the steps lead from what is committed to what is there, without a gap."""
+    for before, after in reversed(steps):
+        if _same_ends(after) != _same_ends(now):
+            return False
+        if _same_ends(before) == _same_ends(committed):
+            return True
+        now = before
+    return False
 
 
 def _same_ends(data: bytes | None) -> bytes | None:

@@ -10,7 +10,8 @@ from agentspec.assistant.repository import Repository, shown
 from agentspec.assistant.tool_files import reading
 
 _MENTION = re.compile(r"""(?<![\w@./-])@(?:"([^"\n]+)"|([^\s"'`,;:!?()\[\]{}<>@]+))""")
-_RANGE = re.compile(r"(.*):(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"(.*):([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_LINES = re.compile(r":[0-9]{1,9}(-[0-9]{1,9})?(?![0-9])")
 _OPEN = re.compile(r"""(?:^|(?<![\w@./-]))@(?:"([^"\n]*)|([^\s"'`@]*))$""")
 
 
@@ -37,7 +38,7 @@ def mentions(text: str, paths: Iterable[str]) -> list[Mention]:
         end = match.end()
         if match[1] is None:
             # the pattern stops at a colon: lines come behind it
-            lines = re.compile(r":\d+(-\d+)?").match(text, end)
+            lines = _LINES.match(text, end)
             if lines:
                 name, end = name + lines[0], lines.end()
             elif name not in known:

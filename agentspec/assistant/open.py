@@ -65,8 +65,7 @@ class Session:
 
         One in which nothing was said leaves nothing behind.
         """
-        said = any(message["role"] == "user" for message in self.log.messages)
-        if not said and not self.journal.turns() and not self.journal.undone():
+        if not self.log.asked and not self.journal.turns() and not self.journal.undone():
             shutil.rmtree(self.log.folder, ignore_errors=True)
         self.journal.close()
         self.log.close()

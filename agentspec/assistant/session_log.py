@@ -104,6 +104,14 @@ class SessionLog:
         self._records.append({"kind": "messages", "at": time.time(), "messages": list(messages)})
         self.messages = list(messages)
 
+    @property
+    def asked(self) -> bool:
+        """Whether the user has ever said anything in it, also what was forgotten since."""
+        return any(
+            line.get("kind") == "message" and line["message"].get("role") == "user"
+            for line in self._records.lines
+        )
+
     def export(self) -> str:
         """All that was said, also what was compacted away, as Markdown."""
         return exported(self._records.lines)

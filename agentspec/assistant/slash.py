@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 from dataclasses import dataclass
 from typing import Literal
@@ -37,6 +38,7 @@ class Typed:
     text: str
 
 
+_TURN = re.compile(r"[0-9]{1,9}")
 _ALL = (
     SlashCommand("help", "words", "[COMMAND]", "What can be typed here", other=("?",)),
     SlashCommand("add", "files", "FILE…", "Show files to the model, to be edited", 1),
@@ -121,7 +123,7 @@ def _arguments(command: SlashCommand, text: str) -> tuple[str, ...]:
         words = tuple(word.removeprefix("@") for word in shlex.split(text))
     except ValueError as error:
         raise RefusedError(f"/{command.name}: {str(error).lower()}") from None
-    if command.takes == "number" and (len(words) > 1 or not words[0].isdecimal()):
+    if command.takes == "number" and (len(words) > 1 or not _TURN.fullmatch(words[0])):
         raise RefusedError(f"/{command.name} takes the number of a turn")
     if command.words and (len(words) > 1 or words[0] not in command.words):
         raise RefusedError(f"/{command.name} takes {' or '.join(command.words)}")

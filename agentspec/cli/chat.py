@@ -87,6 +87,8 @@ def chat(
     """
     if latest and resume is not None:
         raise click.UsageError("give --continue or --resume, not both")
+    if resume is not None and not resume.strip():
+        raise click.UsageError("--resume needs the id of a session; --continue takes the last one")
     for module in ("rich", "prompt_toolkit", "pathspec"):
         if find_spec(module) is None:
             raise MissingExtraError(module, "chat")
@@ -95,6 +97,7 @@ def chat(
     from agentspec.config import load_settings
     from agentspec.terminal import start
 
+    _streams(as_json=output_format != "text")
     asked = _request(request)
     repository = Repository.around(path)
     settings = load_settings(
@@ -142,6 +145,17 @@ def chat(
         raise CancelledError("interrupted; what was written so far is kept: --continue goes on")
     if why != "done":
         ctx.exit(ExitCode.UNFINISHED)
+
+
+def _streams(*, as_json: bool) -> None:
+    """Streams for those that were closed, and none that fails at a character."""
+    from agentspec.terminal.encoding import tolerant
+
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    tolerant(sys.stdout, json=as_json)
+    tolerant(sys.stderr)
 
 
 def _request(given: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -90,10 +91,15 @@ class TerminalDecider:
         """The new file as the user saved it in an editor; None where it was not saved."""
         assert change.after is not None
         before = TextFile.decode(change.after, change.path).text
-        suffix = "." + change.path.rpartition("/")[2].rpartition(".")[2]
+        # older releases of click give the name to a shell
+        suffix = re.search(r"\.[A-Za-z0-9_]{1,16}\Z", change.path)
         with self._paused():
             try:
-                return click.edit(before, extension=suffix if suffix.isascii() else ".txt")
+                return click.edit(before, extension=suffix[0] if suffix else ".txt")
             except click.ClickException as error:
                 self._say(error.format_message())
-                return None
+            except UnicodeDecodeError:
+                self._say("what was saved is not UTF-8; nothing was changed")
+            except (OSError, ValueError) as error:
+                self._say(f"no editor could be used: {error}")
+        return None

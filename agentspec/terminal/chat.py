@@ -16,7 +16,8 @@ from agentspec.assistant.compare import Comparison, RecordingModel
 from agentspec.assistant.mentions import mentioned_text, mentions
 from agentspec.assistant.model import Speculating
 from agentspec.assistant.open import Session
-from agentspec.assistant.repository import Repository
+from agentspec.assistant.repository import Repository, shown
+from agentspec.assistant.results import plain
 from agentspec.assistant.slash import parse_slash
 from agentspec.errors import AgentspecError, CancelledError
 from agentspec.terminal.ask import TerminalDecider
@@ -206,7 +207,7 @@ class Chat:
         )
 
     def _greet(self) -> None:
-        where = self.repository.root.name or str(self.repository.root)
+        where = shown(self.repository.root.name or str(self.repository.root))
         self.screen.note(f"{self.model.name} in {where} · /help says what can be typed")
         if not self.repository.git:
             self.screen.warn("this is no git repository: /undo works, /diff and /commit do less")
@@ -274,11 +275,12 @@ class Chat:
 
     def status(self) -> str:
         """The line below what is typed."""
+        name = " ".join(plain(self.model.name).split())
         if not self._opening.ready:
-            return f"{self.model.name} · {self._opening.state()} (you can type)"
+            return f"{name} · {self._opening.state()} (you can type)"
         if self.speed.answers:
-            return f"{self.model.name} · {status(self.speed, self.compared)}"
-        return f"{self.model.name} · ready"
+            return f"{name} · {status(self.speed, self.compared)}"
+        return f"{name} · ready"
 
     def _ask(self, question: str, text: str) -> str:
         with self._paused():

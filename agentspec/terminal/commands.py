@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -169,18 +171,18 @@ class Commands:
         if not session.repository.git:
             raise RefusedError("this folder is no git repository; there is nothing to commit to")
         git = Git(session.repository.root)
-        first: dict[str, bytes | None] = {}
+        made: dict[str, list[tuple[bytes | None, bytes | None]]] = {}
         for turn in session.journal.turns():
             for change in session.journal.changes(turn):
-                first.setdefault(change.path, change.before)
-        now = {path: session.repository.current(path) for path in first}
-        changes = [Change(path, git.committed(path), now[path]) for path in first]
+                made.setdefault(change.path, []).append((change.before, change.after))
+        now = {path: session.repository.current(path) for path in made}
+        changes = [Change(path, git.committed(path), now[path]) for path in made]
         paths = [change.path for change in changes if change.before != change.after]
         if not paths:
             raise RefusedError("the session has changed nothing that is not committed")
-        mixed = git.mixed({path: first[path] for path in paths})
+        mixed = git.mixed({path: made[path] for path in paths}, now)
         if mixed:
-            front.screen.warn(f"these also hold changes of yours from before: {_listed(mixed)}")
+            front.screen.warn(f"these also hold changes of yours: {_listed(mixed)}")
             if not front.confirm("Commit them too, as they are now?"):
                 raise RefusedError("nothing was committed")
         message = typed.text or self._subject("".join(change.diff for change in changes))
@@ -307,15 +309,15 @@ class Commands:
 
     def _save(self, typed: Typed) -> None:
         session = self._session
-        name = typed.text or f"agentspec-{session.log.id}.md"
-        path = Path(name).expanduser()
-        path = path if path.is_absolute() else session.repository.root / path
-        if path.is_dir():
-            raise RefusedError(f"{shown(str(path))} is a folder; name a file")
-        if path.exists() and not self.front.confirm(f"Replace {shown(str(path))}?"):
+        path = _target(typed.text or f"agentspec-{session.log.id}.md", session.repository.root)
+        if os.path.lexists(path) and not self.front.confirm(f"Replace {shown(str(path))}?"):
             raise RefusedError("nothing was written")
-        with replacing(path) as file:
-            file.write(session.log.export().encode())
+        try:
+            with replacing(path) as file:
+                file.write(session.log.export().encode())
+        except OSError as error:
+            why = error.strerror or error
+            raise RefusedError(f"{shown(str(path))} cannot be written: {why}") from error
         self.front.screen.note(f"written to {shown(str(path))}")
 
     def _load(self, typed: Typed) -> None:
@@ -331,6 +333,35 @@ class Commands:
 
     def _exit(self, typed: Typed) -> None:
         raise Leave
+
+
+def _target(name: str, root: Path) -> Path:
+    """The file that /save writes: a new one, or a regular one that the user may replace.
+
+    A link that came with the repository must not lead a file out of it.
+    """
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError:
+        raise RefusedError(f"{shown(name)}: there is no such home folder") from None
+    if "\0" in name:
+        raise RefusedError(f"{shown(name)} is no path: it holds NUL")
+    if not path.is_absolute():
+        at = root
+        for part in path.parent.parts:
+            at /= part
+            if at.is_symlink():
+                raise RefusedError(f"{shown(str(at))} is a link; give the whole path")
+        path = root / path
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return path
+    if stat.S_ISDIR(mode):
+        raise RefusedError(f"{shown(str(path))} is a folder; name a file")
+    if not stat.S_ISREG(mode):
+        raise RefusedError(f"{shown(str(path))} is a link or a device; name a file")
+    return path
 
 
 def _number(typed: Typed) -> int | None:

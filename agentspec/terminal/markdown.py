@@ -1,8 +1,8 @@
 """Markdown on a terminal as it comes: a word is shown when it is complete, nothing is redrawn.
 
-What is printed stays as it is, so that resizing and scrolling cannot spoil it; only a line of
-code is written a second time, in colours, once it is complete. Markers that never close are
-ordinary characters: nothing of the text is lost.
+What is printed stays as it is, so that resizing, scrolling and what others write to the terminal
+cannot spoil it. A line of code is shown, in its colours, when it is complete, a table too. Markers
+that never close are ordinary characters: nothing of the text is lost.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.markdown import Markdown
 from rich.syntax import Syntax
 from rich.text import Text
+
+from agentspec.terminal.table import SPAN, drawn
 
 _FENCE = re.compile(r"( {0,3})(`{3,}|~{3,})([^`\n]*)")
 _HEADING = re.compile(r"#{1,6} +")
@@ -24,14 +25,12 @@ _QUOTE = re.compile(r"(?:> ?)+")
 _RULE = re.compile(r" {0,3}(?:-{3,}|\*{3,}|_{3,}) *")
 # what a line may begin with that says how the rest of it is shown
 _UNDECIDED = re.compile(r" *(?:#{0,6}|[-*+_]*|\d{1,9}[.)]?|`{1,2}|~{1,2}|(?:> ?)+)? *")
-_SPAN = re.compile(
-    r"(?P<code>`+)(?!`)(?P<in>.+?)(?<!`)(?P=code)(?!`)|"
-    r"\*\*(?=\S)(?P<bold>.*?\S)\*\*|"
-    r"(?<![\w*])\*(?=[^\s*])(?P<italic>.*?[^\s*])\*(?![\w*])"
-)
 _OPENS = re.compile(r"`|\*\*(?=\S)|(?<![\w*])\*(?=[^\s*])")
 _WORD = re.compile(r"\S+\s*|\s+")
 _MOST_HELD = 400
+_MOST_ROWS, _MOST_ROW = 500, 4_000
+_AT_ONCE = 512
+"""Characters: how long a line is looked at for a marker that closes grows by the square."""
 _CODE, _HEAD, _DIM = "cyan", "bold", "dim"
 
 
@@ -51,11 +50,15 @@ class MarkdownStream:
         self._fence_indent = 0
         self._language = ""
         self._code: list[str] = []
-        self._raw = 0  # characters of the line of code that are shown without colours
+        self._raw = 0  # characters of a very long line of code that are shown, without colours
         self._table: list[str] = []
 
     def feed(self, text: str) -> None:
         """Print what these characters complete."""
+        for at in range(0, len(text), _AT_ONCE):
+            self._feed(text[at : at + _AT_ONCE])
+
+    def _feed(self, text: str) -> None:
         *lines, last = text.split("\n")
         for line in lines:
             self._rest += line
@@ -72,9 +75,9 @@ class MarkdownStream:
         self._fence, self._code = "", []
 
     @property
-    def at_line_start(self) -> bool:
-        """Whether the next character will be the first of its line."""
-        return not (self._rest or self._begun or self._raw)
+    def holding(self) -> bool:
+        """Whether something is held back while the cursor is at the beginning of a line."""
+        return bool(self._rest or self._table) and not (self._begun or self._raw)
 
     def _line(self) -> None:
         """The line in `_rest` is complete."""
@@ -89,6 +92,8 @@ class MarkdownStream:
             self._print(line, _DIM, end="\n")
         elif not self._begun and line.lstrip().startswith("|"):
             self._table.append(line)
+            if len(self._table) >= _MOST_ROWS:
+                self._end_table()
         elif not self._begun and _RULE.fullmatch(line):
             self._end_table()
             self._console.rule(style=_DIM)
@@ -105,8 +110,9 @@ class MarkdownStream:
             self._code_part()
             return
         if not self._begun:
-            if _UNDECIDED.fullmatch(self._rest) or self._rest.lstrip().startswith(
-                ("|", "```", "~~~")
+            if len(self._rest) < _MOST_ROW and (
+                self._rest.lstrip().startswith(("|", "```", "~~~"))
+                or _UNDECIDED.fullmatch(self._rest)
             ):
                 return
             self._end_table()
@@ -142,7 +148,9 @@ class MarkdownStream:
         at = len(self._before)
         text = self._before + text
         while at < len(text):
-            if match := _SPAN.match(text, at):
+            if match := SPAN.match(text, at):
+                if match.end() == len(text) and not last and len(text) - at < _MOST_HELD:
+                    break  # the next character says whether it has closed
                 self._span(match)
                 at = match.end()
                 continue
@@ -195,8 +203,9 @@ class MarkdownStream:
         self._console.print(Text(text, style), end=end, soft_wrap=True)
 
     def _code_part(self) -> None:
-        # a closing fence is not code
-        if set(self._rest.strip()) <= {"`", "~"}:
+        # shown in pieces, it would have to be written again in colours, and where anything has
+        # moved the cursor meanwhile it would stand there twice
+        if len(self._rest) < _MOST_HELD:
             return
         self._console.out(self._rest[self._raw :], end="", highlight=False)
         self._raw = len(self._rest)
@@ -204,20 +213,17 @@ class MarkdownStream:
     def _code_line(self, line: str) -> None:
         shown, self._raw = self._raw, 0
         closing = line.strip()
-        if closing.startswith(self._fence) and not closing.strip(self._fence[0]):
+        if not shown and closing.startswith(self._fence) and not closing.strip(self._fence[0]):
             self._fence, self._code = "", []
             self._print(line, _DIM, end="\n")
             self._column = 0
             return
-        self._code.append(line)
-        if shown and cell_len(line.expandtabs()) >= self._console.width:
-            # it takes several rows: it stays as it is
+        if shown:
+            self._code.append("")
             self._console.out(line[shown:], highlight=False)
             return
-        coloured = self._coloured(line)
-        if shown:
-            self._console.file.write("\r")
-        self._console.print(coloured, soft_wrap=True)
+        self._code.append(line)
+        self._console.print(self._coloured(line), soft_wrap=True)
 
     def _coloured(self, line: str) -> Text:
         """The last line of the code, coloured as what stands before it says."""
@@ -233,15 +239,13 @@ class MarkdownStream:
         if not self._table:
             return
         rows, self._table = self._table, []
-        with self._console.capture() as drawn:
-            self._console.print(Markdown("\n".join(rows)))
-        lines = drawn.get().split("\n")
-        # blank lines around it come from the text, not from the table
-        while lines and not lines[-1].strip():
-            lines.pop()
-        while lines and not lines[0].strip():
-            del lines[0]
-        self._console.file.write("\n".join([*lines, ""]))
+        found = drawn(rows, self._console.width)
+        if found is not None:
+            self._console.print(found)
+            return
+        for row in rows:
+            self._inline(self._start(row), last=True)
+            self._newline()
 
 
 class PlainStream:

@@ -16,6 +16,7 @@ from agentspec.assistant.slash import completions, parse_slash
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import Completer
+    from prompt_toolkit.history import FileHistory
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 _REFRESH = 0.5
@@ -39,17 +40,18 @@ class Prompt:
         mark: str = "> ",
     ) -> None:
         from prompt_toolkit import PromptSession
-        from prompt_toolkit.history import FileHistory, InMemoryHistory
+        from prompt_toolkit.history import InMemoryHistory
         from prompt_toolkit.output import ColorDepth
 
         self._paths = paths
         self._listed: tuple[float, Sequence[str]] = (0.0, ())
         self._status = status
         self._mark = mark
-        kept = history is not None and _own_file(history)
         depth = None if colour else ColorDepth.DEPTH_1_BIT
         self._requests: PromptSession[str] = PromptSession(
-            history=FileHistory(str(history)) if kept else InMemoryHistory(),
+            history=_history(history)
+            if history is not None and _own_file(history)
+            else InMemoryHistory(),
             completer=self._completer(),
             complete_while_typing=True,
             key_bindings=self._keys(),
@@ -162,6 +164,23 @@ class Prompt:
                 event.app.exit(exception=KeyboardInterrupt(), style="class:aborting")
 
         return keys
+
+
+def _history(path: Path) -> FileHistory:
+    from prompt_toolkit.history import FileHistory
+
+    class Kept(FileHistory):
+        """What cannot be kept, on a full disk or as no valid Unicode, is sent all the same."""
+
+        def store_string(self, string: str) -> None:
+            with contextlib.suppress(OSError):
+                super().store_string(string.encode("utf-8", "replace").decode())
+
+        def load_history_strings(self) -> Iterable[str]:
+            with contextlib.suppress(OSError):
+                yield from super().load_history_strings()
+
+    return Kept(str(path))
 
 
 def _argument(typed: str) -> str | None:

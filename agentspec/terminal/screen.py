@@ -160,6 +160,8 @@ class Screen:
         elif isinstance(event, events.Text):
             self._thinking.end()
             self._text.feed(_inline(event.text))
+            if isinstance(self._text, MarkdownStream) and self._text.holding:
+                self.waiting.show("writing")
 
     def _style(self, source: str | None) -> str:
         if source is None:

@@ -117,7 +117,11 @@ def talk(
     from agentspec.terminal.prompt import Prompt
 
     colour = colour and not os.environ.get("NO_COLOR")
-    console = Console(highlight=False, emoji=False, markup=False, no_color=not colour)
+    # a width that is exported stays when the window changes
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    console = Console(
+        highlight=False, emoji=False, markup=False, no_color=not colour, _environ=environment
+    )
     repository = sessions.repository
     chat: Chat | None = None
     prompt = Prompt(

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
+from agentspec.assistant.results import plain
+
 _EVERY, _FIRST = 0.12, 0.3
 _TURNS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
@@ -68,7 +70,9 @@ class Waiting:
                 if self._what is None or spent < _FIRST:
                     continue
                 n += 1
-                line = f"{self._turns[n % len(self._turns)]} {self._what()} · {spent:.0f} s"
+                # a line that has two could not be taken away
+                what = " ".join(plain(self._what()).split())
+                line = f"{self._turns[n % len(self._turns)]} {what} · {spent:.0f} s"
                 most = max(1, self._console.width - 1)
                 if cell_len(line) > most:
                     line = set_cell_size(line, most)

@@ -80,10 +80,38 @@ def test_what_git_refuses_leaves_the_index(root: Path) -> None:
 
 
 def test_files_with_changes_of_the_user(root: Path) -> None:
-    before = {"a": b"a\r\n", "b": b"edited by the user\n", "new": None, "mine": None}
-    assert Git(root).mixed(before) == ["b", "mine"]
+    made: dict[str, list[tuple[bytes | None, bytes | None]]] = {
+        "a": [(b"a\r\n", b"a2\r\n"), (b"a2\n", b"a3\n")],
+        "b": [(b"edited by the user\n", b"b2\n")],
+        "new": [(None, b"n\n")],
+        "mine": [(None, b"x")],
+    }
+    now: dict[str, bytes | None] = {"a": b"a3\n", "b": b"b2\n", "new": b"n\n", "mine": b"x"}
+    assert Git(root).mixed(made, now) == ["b", "mine"]
     assert Git(root).committed("a") == b"a\n"
     assert Git(root).committed("new") is None
+
+
+@pytest.mark.parametrize(
+    ("committed", "steps", "now", "mixed"),
+    [
+        ("a", "ab", "b", False),
+        ("b", "ab bc", "c", False),  # the first change was committed
+        ("a", "ab", "c", True),  # edited behind it
+        ("a", "ab cd", "d", True),  # edited between
+        ("c", "ab cd", "d", False),  # edited and committed between
+        ("x", "ab bc", "c", True),
+        ("c", "ab bc", "c", True),
+    ],
+)
+def test_what_leads_from_the_last_commit_to_now(
+    root: Path, committed: str, steps: str, now: str, mixed: bool
+) -> None:
+    (root / "f").write_text(committed)
+    git(root, "add", "f")
+    git(root, "commit", "--quiet", "-m", "f")
+    made = [(step[:1].encode(), step[1:].encode()) for step in steps.split()]
+    assert Git(root).mixed({"f": made}, {"f": now.encode()}) == ["f"] * mixed
 
 
 def test_a_folder_without_git(tmp_path: Path) -> None:

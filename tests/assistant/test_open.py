@@ -148,3 +148,16 @@ def test_a_small_context_gets_small_results(repo: Path) -> None:
     result = model.asked[1][-1]["content"]
     assert len(result) < 3000
     assert "ask for more with first and last" in result
+
+
+def test_a_conversation_that_was_cleared_is_kept(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    with open_session(root, ScriptedModel("Hi."), Refuser(), data=tmp_path / "data") as session:
+        list(session.conversation.turn("hello"))
+        session.conversation.replace(session.conversation.messages[:1])
+    with open_session(
+        root, ScriptedModel(), Refuser(), data=tmp_path / "data", latest=True
+    ) as again:
+        assert again.log.id == session.log.id
+        assert "hello" in again.log.export()

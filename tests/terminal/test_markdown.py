@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -116,13 +117,63 @@ def test_a_word_is_shown_as_soon_as_it_is_complete() -> None:
     assert out.getvalue() == "one two "
 
 
-def test_code_is_shown_before_its_line_is_complete() -> None:
+@given(st.lists(st.integers(1, 9), max_size=60))
+def test_nothing_is_written_twice(sizes: list[int]) -> None:
+    text = TEXT.replace("    return x  # why", "    return x  # " + "why " * 200)
+    assert "\r" not in shown(text, *sizes, colour=True)
+    raw = re.sub(r"\x1b\[[0-9;]*m", "", shown(text, *sizes, colour=True))
+    assert raw.count("def f(x):") == 1
+    assert raw.count("return x") == 1
+    assert raw.count("why") == 200
+
+
+def test_code_is_shown_line_by_line_and_a_very_long_line_before_it_is_complete() -> None:
     out = io.StringIO()
     stream = MarkdownStream(Console(file=out, width=80, force_terminal=True, color_system=None))
     stream.feed("```\nx = 1")
-    assert out.getvalue().endswith("x = 1")
-    stream.feed("\n```\n")
-    assert settled(out.getvalue()) == "```\nx = 1\n```\n"
+    assert out.getvalue() == "```\n"
+    held = stream.holding
+    assert held
+    stream.feed("\ny")
+    assert out.getvalue() == "```\nx = 1\n"
+    stream.feed("y" * 600)
+    assert out.getvalue().count("y") > 400
+    held = stream.holding
+    assert not held
+    stream.feed("z\n```\n")
+    assert out.getvalue() == f"```\nx = 1\n{'y' * 601}z\n```\n"
+
+
+@pytest.mark.parametrize(("text", "size"), [(" " * 60_000 + "x", 4), ("`b " * 12_000, 1_000_000)])
+def test_a_line_without_end_takes_linear_time(text: str, size: int) -> None:
+    begun = time.thread_time()
+    shown(text, *[size] * (len(text) // size))
+    assert time.thread_time() - begun < 5
+
+
+def test_nothing_of_a_table_is_lost() -> None:
+    rows = [
+        "| type | what |",
+        "|:--|--:|",
+        "| `List<int>` | <div class=x> |",
+        "| ![alt](http://e.x/y) | [l](q) \\| &amp; |",
+        "| a_b | c | more |",
+    ]
+    text = settled(shown("\n".join(rows), width=80))
+    for part in ("List<int>", "<div class=x>", "![alt](http://e.x/y)", "[l](q) | &amp;", "more"):
+        assert part in text
+    assert "--:" not in text
+    # no room, and no table
+    assert settled(shown("\n".join(rows), width=12)).count("List<int>") == 1
+    assert settled(shown("| one\n| two <b>\n")) == "| one\n| two <b>\n"
+
+
+@given(st.lists(st.text(alphabet="ab|<>*`\\&_[]()! -", max_size=20), min_size=3, max_size=5))
+def test_no_letter_of_a_table_is_lost(cells: list[str]) -> None:
+    text = "\n".join(["| h | i |", "|---|---|", *(f"| {cell}" for cell in cells)])
+    raw = shown(text, width=60)
+    for letter in "ab_[]()<>&!":
+        assert raw.count(letter) == text.count(letter), (text, raw)
 
 
 def test_a_fence_that_never_closes() -> None:
