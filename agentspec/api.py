@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,7 +28,8 @@ from agentspec.drafting import Drafting, Inner, Seat
 from agentspec.engine.kept import SessionStore
 from agentspec.engine.kept import session_key as named_key
 from agentspec.engine.sampling import SeededChance
-from agentspec.engine.sessions import SessionPool, SlotState
+from agentspec.engine.session import LiveSequence
+from agentspec.engine.sessions import SessionPool, Slot, SlotState
 from agentspec.engine.stats import TurnStats
 from agentspec.errors import (
     AgentspecError,
@@ -120,7 +121,7 @@ class Engine:
             assert draft is not None
             model = models[slot.id] = DraftModel(draft, target_vocab=target.vocab_size)
             slot.follower = model.sequence
-        within = [[one.make(slot.sequence) for one in inner] for slot in slots]
+        within = [[one.make(partial(_live, slot)) for one in inner] for slot in slots]
         first = Drafting(
             target.tokenizer,
             cost=self.cost,
@@ -469,6 +470,10 @@ class Engine:
             shape=self._format.shape if request.prompt is None else grammars.HERMES,
             thinking=thinking,
         )
+
+
+def _live(slot: Slot) -> LiveSequence:
+    return slot.sequence
 
 
 def _adds_bos(tokenizer: Tokenizer) -> bool:

@@ -54,9 +54,12 @@ class Priced(Proposer, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """Drafts from the inside of the target: one proposer for each live sequence, one account."""
+    """Drafts from the inside of the target: one proposer for each live sequence, one account.
 
-    make: Callable[[LiveSequence], Priced]
+    `make` is given what tells the live sequence of a slot, which may be another in every turn.
+    """
+
+    make: Callable[[Callable[[], LiveSequence]], Priced]
     account: Callable[[CostCurve, Pace], Source]
 
 

@@ -290,8 +290,12 @@ def _piece(tokenizer: Any, token: int | None) -> str:
 
 
 def _listed(value: Any) -> Any:
-    """One path as a list of one; None for nothing."""
-    return [os.fspath(value)] if isinstance(value, (str, os.PathLike)) else (value or None)
+    """Paths as a list of texts, also a single one; None for nothing."""
+    if isinstance(value, (str, os.PathLike)):
+        return [os.fspath(value)]
+    if isinstance(value, (list, tuple)):
+        return [os.fspath(v) if isinstance(v, os.PathLike) else v for v in value] or None
+    return value
 
 
 def _text(value: str | os.PathLike[str] | None) -> str | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentspec.backends.base import Rows, SeqId
 from agentspec.control.cost_draft import DraftCost
-from agentspec.control.source import ExitSource, HeadSource
+from agentspec.control.source import ExitSource, HeadSource, Source
 from agentspec.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,9 +54,13 @@ def inner_of(target: object, settings: Settings) -> list[Inner]:
 
 def _of_file(path: Path, target: TorchBackend, leaves: int) -> Inner:
     from agentspec.backends.torch_exit import AdaptedExit, is_exit_adapter, load_exit
-    from agentspec.backends.torch_heads import read_heads
+    from agentspec.backends.torch_heads import is_eagle, read_heads
     from agentspec.backends.torch_medusa import MedusaHeads
 
+    if is_eagle(path):
+        from agentspec.backends.torch_eagle import open_eagle
+
+        return eagle(open_eagle(path, target), target, leaves)
     file = read_heads(path)
     if is_exit_adapter(file):
         adapter = load_exit(file, target)
@@ -82,6 +86,22 @@ def medusa(heads: Any, target: TorchBackend, leaves: int = 1) -> Inner:
     return Inner(lambda sequence: Medusa(heads, sequence, leaves=leaves), account)
 
 
+def eagle(net: Any, target: TorchBackend, leaves: int = 1) -> Inner:
+    """Layers of EAGLE (`EagleNet`) as a source, what a pass of them costs measured."""
+    from agentspec.backends.torch_eagle import EagleReading, pass_seconds
+    from agentspec.drafting import Inner
+    from agentspec.propose.eagle import Eagle
+
+    with _some_text(target) as seq:
+        (one,) = _timed(target, seq, [_whole(target, seq)])
+    ratio = pass_seconds(net) / one
+
+    def account(curve: CostCurve, pace: Pace) -> Source:
+        return Source(curve, pace, cost=DraftCost(ratio))
+
+    return Inner(lambda _: Eagle(EagleReading(net), leaves=leaves), account)
+
+
 def exits(target: TorchBackend, layers: Sequence[int], way_out: Exit | None = None) -> Inner:
     """Early exits behind these layers as one source; what each costs is measured."""
     from agentspec.drafting import Inner
@@ -98,7 +118,7 @@ def exits(target: TorchBackend, layers: Sequence[int], way_out: Exit | None = No
         chosen[:] = [ExitSource(curve, pace, costs=costs, layers=target.layers)]
         return chosen[0]
 
-    def make(sequence: LiveSequence) -> DraftModel:
+    def make(sequence: Callable[[], LiveSequence]) -> DraftModel:
         reading = ExitReading(target, sequence, lambda: chosen[0].layer, leave)
         return DraftModel(
             target_vocab=target.vocab_size, p_min=0.0, reading=reading, name="early_exit"

@@ -91,6 +91,21 @@ def read_heads(path: Path) -> HeadFile:
     return HeadFile(file, {**_config(file.parent), **told}, tensors)
 
 
+def is_eagle(path: Path) -> bool:
+    """Whether a folder holds layers of EAGLE; False for whatever cannot be read."""
+    from safetensors import SafetensorError, safe_open
+
+    for file in sorted(path.glob("*.safetensors")) if path.is_dir() else ():
+        try:
+            with safe_open(file, framework="pt") as opened:
+                names = {name.removeprefix("model.") for name in opened.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, ValueError):
+            continue
+        if "fc.weight" in names:
+            return True
+    return False
+
+
 def check_base(file: HeadFile, target: TorchBackend) -> None:
     """Raises PairMismatchError unless the target is the model that the heads were trained for.
 

@@ -38,8 +38,8 @@ class MedusaHeads:
 
     def __init__(self, path: Path | HeadFile, target: TorchBackend) -> None:
         file = path if isinstance(path, HeadFile) else read_heads(path)
-        check_base(file, target)
         named = _Names(file)
+        check_base(file, target)
         self.count, self.layers = named.heads, named.layers
         self._target = target
         width, vocab = width_of(target), target.vocab_size

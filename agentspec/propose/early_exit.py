@@ -43,21 +43,22 @@ class PlainExit:
 class ExitReading:
     """The `Reading` of a draft model that is the beginning of the target itself.
 
-    `sequence` is the target's live one; `layer` is asked once per draft, and may depend on earlier
-    verdicts only. Rows of the exit lie behind the sequence until the target's next whole pass,
-    which computes all its rows anew: nothing that an exit left is ever part of the text. `spent`
-    is told the seconds and the rows of every pass.
+    `sequence` is asked for the target's live one when a turn begins, `layer` once per draft, and
+    that may depend on earlier verdicts only. Rows of the exit lie behind the sequence until the
+    target's next whole pass, which computes all its rows anew: nothing that an exit left is ever
+    part of the text. `spent` is told the seconds and the rows of every pass.
     """
 
     def __init__(
         self,
         target: Backend,
-        sequence: LiveSequence,
+        sequence: Callable[[], LiveSequence],
         layer: Callable[[], int],
         way_out: Exit | None = None,
     ) -> None:
         self._target = target
-        self._sequence = sequence
+        self._live = sequence
+        self._sequence = sequence()
         self._layer = layer
         self._exit = way_out or PlainExit(target)
         self._at = 0
@@ -80,6 +81,7 @@ class ExitReading:
         return self._target.max_rows - 1
 
     def begin(self, turn: TurnContext) -> None:
+        self._sequence = self._live()
         self._behind, self._computed = [], 0
         self._sampling, self._cancelled = turn.sampling, turn.cancelled
 

@@ -61,14 +61,18 @@ class Medusa:
     accepted exactly: the target's own draw says what stands. Where that row was computed before
     anybody listened (a sequence that was loaded or copied), nothing is proposed in the first step.
 
-    For `plan`, `chance` and `ends` see `DraftModel`.
+    `sequence` is asked for the target's live one when a turn begins; for `plan`, `chance` and
+    `ends` see `DraftModel`.
     """
 
     name = "medusa"
 
-    def __init__(self, heads: Heads, sequence: LiveSequence, *, leaves: int = 1) -> None:
+    def __init__(
+        self, heads: Heads, sequence: Callable[[], LiveSequence], *, leaves: int = 1
+    ) -> None:
         self._heads = heads
-        self._sequence = sequence
+        self._live = sequence
+        self._sequence = sequence()
         self._leaves = leaves
         self._state: Any = None
         self._at = -1
@@ -82,6 +86,7 @@ class Medusa:
         self._spent = spent
 
     def begin(self, turn: TurnContext) -> None:
+        self._sequence = self._live()
         self._state, self._at = None, -1
 
     def propose(self, max_tokens: int) -> Draft:
@@ -91,7 +96,7 @@ class Medusa:
         most, least = self.plan() if self.plan is not None else (self._heads.count, 0.0)
         # a tree looks as deep as its chain would: the first tokens of its branches are likelier
         heads = min(most, self._heads.count, max_tokens)
-        if self._at != cached or heads < 1:
+        if self._at != cached or self._state is None or heads < 1:
             return EMPTY_DRAFT
         started = time.perf_counter()
         guesses = self._heads.guesses(self._state, heads, _TOP if self._leaves > 1 else 1)

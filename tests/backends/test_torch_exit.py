@@ -65,7 +65,7 @@ def leaving(
     target: Any, sequence: LiveSequence, layer: Any = 2, way_out: Exit | None = None, k: int = 4
 ) -> DraftModel:
     at = layer if callable(layer) else lambda: layer
-    reading = ExitReading(target, sequence, at, way_out)
+    reading = ExitReading(target, lambda: sequence, at, way_out)
     return DraftModel(
         target_vocab=target.vocab_size, k=k, p_min=0.0, reading=reading, name="early_exit"
     )

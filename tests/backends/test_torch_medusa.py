@@ -67,6 +67,10 @@ def heads_of(path: Path, target: Any) -> Any:
     return MedusaHeads(path, target)
 
 
+def drafting(heads: Any, loop: Loop, leaves: int) -> Medusa:
+    return Medusa(heads, lambda: loop.sequence, leaves=leaves)
+
+
 def silu(x: Any) -> Any:
     return x / (1.0 + np.exp(-x))
 
@@ -310,7 +314,7 @@ def test_the_text_is_that_of_plain_decoding(
     for params in (SamplingParams(), SamplingParams(temperature=0.7, seed=3)):
         plain = Loop(target).answer(prompt, params=params, max_tokens=100)
         loop = Loop(target, chunk=16)
-        medusa = Medusa(heads, loop.sequence, leaves=leaves)
+        medusa = drafting(heads, loop, leaves)
         fast = loop.answer(prompt, [medusa], params=params, max_tokens=100)
         assert fast.tokens == plain.tokens
         assert not fast.stats.notes
@@ -348,7 +352,7 @@ def test_every_draft_is_that_of_the_true_hidden_state(
 
     heads.guesses = guesses
     loop = Loop(target, chunk=16)
-    medusa = Medusa(heads, loop.sequence, leaves=4)
+    medusa = drafting(heads, loop, 4)
     answer = loop.answer(prompt, [medusa], max_tokens=40)
     loop.answer([*prompt, *answer.tokens[:9], 7, 8, 9], [medusa], max_tokens=20)
     assert len(seen) > 20

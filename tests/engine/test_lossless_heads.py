@@ -58,7 +58,7 @@ def exiting(world: Any, **more: Any) -> ExitingTarget:
 def exit_proposer(
     target: Any, sequence: LiveSequence, *, k: int = 2, p_min: float = 0.0, layer: int = 1
 ) -> DraftModel:
-    reading = ExitReading(target, sequence, lambda: layer)
+    reading = ExitReading(target, lambda: sequence, lambda: layer)
     return DraftModel(target_vocab=VOCAB, k=k, p_min=p_min, reading=reading, name="early_exit")
 
 
@@ -70,7 +70,7 @@ def listened(**more: Any) -> ScriptedBackend:
 
 
 def medusa_proposer(target: Any, sequence: LiveSequence, leaves: int = 1) -> Medusa:
-    return Medusa(target.heads, sequence, leaves=leaves)
+    return Medusa(target.heads, lambda: sequence, leaves=leaves)
 
 
 def law_of(
@@ -159,7 +159,7 @@ def test_both_behind_lookup_under_the_controller_of_the_engine(world: Any) -> No
         return CostAwareController(CURVE, sources=[heads, chosen[0]])
 
     def planned(target: Any, sequence: LiveSequence) -> Proposer:
-        reading = ExitReading(target, sequence, lambda: chosen[0].layer)
+        reading = ExitReading(target, lambda: sequence, lambda: chosen[0].layer)
         made = DraftModel(target_vocab=VOCAB, p_min=0.0, reading=reading, name="early_exit")
         made.plan = lambda: chosen[0].plan()
         return made
@@ -205,13 +205,13 @@ def test_any_exit_and_any_heads_give_the_text_of_plain_decoding(
         used, [looking_ahead(law, i, hashed_law(world.vocab, 9, scale=draw_noise)) for i in (1, 2)]
     )
     layers = iter(draw(st.lists(st.integers(1, 2), min_size=60, max_size=60)))
-    reading = ExitReading(used, loop.sequence, lambda: next(layers, 1))
+    reading = ExitReading(used, lambda: loop.sequence, lambda: next(layers, 1))
     k = draw(st.integers(1, 6))
     leaving = DraftModel(
         target_vocab=world.vocab, k=k, p_min=0.0, reading=reading, name="early_exit"
     )
     proposers: list[Proposer] = draw(
-        st.permutations([Medusa(heads, loop.sequence, leaves=leaves), leaving])
+        st.permutations([Medusa(heads, lambda: loop.sequence, leaves=leaves), leaving])
     )
     controller = FixedController(draw(st.integers(1, 12)), match_factor=0.0)
 
