@@ -107,9 +107,9 @@ class EagleReading:
     def begin(self, tokens: Sequence[int], cancelled: Callable[[], bool] = _never) -> None:
         """The committed tokens of a new turn."""
         self.cut()
-        same = 0
-        while same < min(len(tokens), len(self._text)) and tokens[same] == self._text[same]:
-            same += 1
+        same = min(len(tokens), len(self._text))
+        if list(tokens[:same]) != self._text[:same]:
+            same = next(i for i in range(same) if tokens[i] != self._text[i])
         # row i holds token i + 1
         while self._at and self._at[-1] > same - 2:
             self._at.pop()

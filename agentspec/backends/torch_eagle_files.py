@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _ROPE = ("rope_theta", "rope_scaling", "rope_parameters", "max_position_embeddings")
-_KINDS = ("model_type", "speculators_model_type")
 _IGNORED = ("rotary_emb.inv_freq",)
 _SAMPLE = 64
 _ALIKE, _SAME = 0.5, 0.999
@@ -101,8 +100,9 @@ def _weights(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
         pickled = sorted(p.name for kind in ("*.bin", "*.pt", "*.pth") for p in folder.glob(kind))
         if pickled:
             raise ModelFileError(
-                f"{folder} holds its weights as {pickled[0]}, a pickle, which runs code when it is "
-                "opened; take the checkpoint's safetensors, or convert it where you trust it"
+                f"{folder} holds its weights as {pickled[0]}, a pickle, which may run code when it "
+                "is opened; take the checkpoint's safetensors, or make some where that does no "
+                "harm: torch.load(weights_only=True), then safetensors.torch.save_file"
             )
         raise ModelFileError(f"{folder} holds no weights (*.safetensors)")
     found: dict[str, Any] = {}
@@ -120,27 +120,6 @@ def _weights(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
                 own = "layers.0." + own.removeprefix("midlayer.")
             found[own] = tensor
     return {name: t for name, t in found.items() if not name.endswith(_IGNORED)}, told
-
-
-def is_eagle(folder: Path) -> bool:
-    """True for a folder that looks like an EAGLE checkpoint, pickled ones too."""
-    try:
-        told = _config(folder)
-    except (ModelFileError, ModelNotFoundError):
-        return False
-    named = json.dumps([told.get(name) for name in ("architectures", *_KINDS)]).lower()
-    if "eagle" in named or "draft_vocab_size" in told:
-        return True
-    from safetensors import SafetensorError, safe_open
-
-    for file in folder.glob("*.safetensors"):
-        try:
-            with safe_open(file, framework="pt") as opened:
-                if {"fc.weight", "model.fc.weight"} & set(opened.keys()):
-                    return True
-        except (OSError, ValueError, SafetensorError):
-            return False
-    return False
 
 
 class _Reader:

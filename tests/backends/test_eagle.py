@@ -43,22 +43,37 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return find
 
 
+@pytest.fixture(scope="module")
+def opened() -> Iterator[dict[Any, Any]]:
+    found: dict[Any, Any] = {}
+    try:
+        yield found
+    finally:
+        for backend in found.values():
+            backend.close()
+
+
 @pytest.fixture
-def target(model: Callable[..., Path]) -> Iterator[Callable[..., Any]]:
+def target(model: Callable[..., Path], opened: dict[Any, Any]) -> Iterator[Callable[..., Any]]:
+    """A target of this kind and these settings, the same one as in other tests, as good as new."""
     from agentspec.backends.torch import TorchBackend, TorchSettings
 
-    opened: list[Any] = []
+    used: list[Any] = []
 
     def load(kind: str = "llama", **settings: Any) -> Any:
         told = {"n_ctx": 512, "n_threads": 1, "chunk": 64, "device": "cpu", "max_seqs": 3}
-        opened.append(TorchBackend(model(kind), TorchSettings(**{**told, **settings})))
-        return opened[-1]
+        key = kind, *sorted(settings.items())
+        if key not in opened:
+            opened[key] = TorchBackend(model(kind), TorchSettings(**{**told, **settings}))
+        used.append(opened[key])
+        return opened[key]
 
-    try:
-        yield load
-    finally:
-        for backend in opened:
-            backend.close()
+    yield load
+    for backend in used:
+        backend.tap([])
+        backend._listeners = ()
+        for seq in list(backend._sequences):
+            backend.drop(seq)
 
 
 def reading(net: Any, **settings: Any) -> Any:
@@ -360,18 +375,17 @@ def test_embeddings_of_the_target_are_held_once(target: Any, tmp_path: Path) -> 
 # its cache, and what the passes of the target leave behind
 
 
-def fresh_law(model: Path, folder: Path, text: Sequence[int]) -> Any:
-    from agentspec.backends.torch import TorchBackend, TorchSettings
-
-    settings = TorchSettings(n_ctx=512, n_threads=1, chunk=512, device="cpu", packed=False)
-    backend = TorchBackend(model, settings)
+def fresh_law(other: Any, folder: Path, text: Sequence[int]) -> Any:
+    """What layers that are opened now say behind a text, over a backend that read only this."""
+    found, seq = net(folder, other), other.open()
     try:
-        one = reading(net(folder, backend))
-        feed(backend, backend.open(), text[:-1], 512)
+        feed(other, seq, text[:-1], 64)
+        one = reading(found)
         one.begin(text)
         return one.read().logits()
     finally:
-        backend.close()
+        found.close()
+        other.drop(seq)
 
 
 def assert_near(found: Any, expected: Any) -> None:
@@ -383,9 +397,9 @@ def assert_near(found: Any, expected: Any) -> None:
 @pytest.mark.parametrize("version", [1, 3])
 @pytest.mark.parametrize("leaves", [1, 8])
 def test_after_every_step_the_layers_are_those_of_a_fresh_context(
-    model: Any, target: Any, words: Any, tmp_path: Path, version: int, leaves: int
+    target: Any, words: Any, tmp_path: Path, version: int, leaves: int
 ) -> None:
-    backend = target(packed=False)
+    backend, other = target(packed=False), target(packed=False, max_seqs=1)
     folder = fitted(tmp_path, backend, words(20), version)
     one = reading(net(folder, backend), chunk=7)
     looked: list[int] = []
@@ -397,7 +411,7 @@ def test_after_every_step_the_layers_are_those_of_a_fresh_context(
             law = one.read()
             assert law is not None
             assert one.read_up_to == tuple(range(len(text) - 1))
-            assert_near(law.logits(), fresh_law(model(), folder, text))
+            assert_near(law.logits(), fresh_law(other, folder, text))
             looked.append(verdict.accepted)
 
     loop = Loop(backend)
@@ -458,8 +472,9 @@ def fitted(tmp_path: Path, backend: Any, prompt: Sequence[int], version: int) ->
     return folder
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral", "gemma3"])
-@pytest.mark.parametrize("leaves", [1, 8])
+@pytest.mark.parametrize(
+    ("kind", "leaves"), [("llama", 8), ("gemma3", 8), ("mistral", 1), ("qwen2", 1)]
+)
 def test_with_its_drafts_the_text_is_that_of_plain_decoding(
     target: Any, words: Any, tmp_path: Path, kind: str, leaves: int
 ) -> None:
@@ -637,12 +652,83 @@ def test_the_model_that_a_file_names_counts(target: Any, tmp_path: Path) -> None
             assert net(folder, backend).version == 1
 
 
-def test_a_checkpoint_is_told_from_other_folders(tmp_path: Path) -> None:
-    from agentspec.backends.torch_eagle_files import is_eagle
+COPIED = (
+    "def area(width: int, height: int) -> int:\n    return width * height\n\n\n",
+    "The cat sat on the mat. The dog lay on the rug. The bird sang in the tree.\n",
+    '{"name": "Ada", "age": 36, "city": "London"},\n',
+    "1. Mix the flour with water.\n2. Let the dough rest.\n3. Bake it.\n",
+)
 
-    for version in (1, 3):
-        assert is_eagle(write_eagle(tmp_path / str(version), version))
-    assert not is_eagle(write_tiny(tmp_path / "model"))
-    assert not is_eagle(tmp_path / "none")
-    (tmp_path / "1" / "model.safetensors").write_bytes(b"what")
-    assert not is_eagle(tmp_path / "1")
+
+@pytest.mark.weights
+def test_smollm2_says_with_its_drafts_what_it_says_without(weights: Any, tmp_path: Path) -> None:
+    """The checkpoint is a random one, but for a head that knows the prompts by heart."""
+    from agentspec.backends.torch import TorchBackend, TorchSettings
+    from agentspec.backends.torch_eagle import EagleReading
+
+    backend = TorchBackend(weights("smollm2-135m"), TorchSettings(n_ctx=1024, n_threads=2))
+    try:
+        prompts = [backend.tokenizer.encode(text * 5) for text in COPIED]
+        ids = sorted({token for prompt in prompts for token in prompt})
+        folder = write_eagle(
+            tmp_path / "eagle", 3, width=576, theirs=576, vocab=backend.vocab_size, drafted=len(ids)
+        )
+        by_heart(folder, backend, prompts, ids)
+        found = net(folder, backend)
+        said = accepted = drafted = branched = 0
+        for prompt in prompts:
+            eagle = Eagle(EagleReading(found), leaves=8, width=3, depth=4, total=10, floor=0.05)
+            loop = Loop(backend)
+            answer = loop.answer(prompt, [eagle], max_tokens=270)
+            assert not answer.stats.notes
+            loop.sequence.close()
+            # plain decoding takes the arg-max of every row, and a row follows from its text
+            text = [*prompt, *answer.tokens]
+            seq = backend.open()
+            for at in range(0, len(text) - 1, 256):
+                rows = backend.forward([Rows(seq, text[at : at + 256], logits_from=0)])
+                for i in range(max(0, len(prompt) - 1 - at), min(256, len(text) - 1 - at)):
+                    if rows.argmax(i) != text[at + i + 1]:
+                        row = rows.logits(i)
+                        assert row.max() - row[text[at + i + 1]] < 1e-3
+            backend.drop(seq)
+            said += len(answer.tokens)
+            accepted += answer.stats.accepted
+            drafted += answer.stats.drafted
+            branched += sum(v.draft.parents is not None for v in answer.verdicts)
+        assert said >= 1000
+        assert 100 < accepted < drafted
+        assert branched > 10
+    finally:
+        backend.close()
+
+
+def by_heart(folder: Path, backend: Any, texts: Sequence[Any], ids: Sequence[int]) -> None:
+    """Give a checkpoint a head that knows these texts, and their tokens as vocabulary."""
+    from safetensors.torch import load_file, save_file
+
+    number = {token: i for i, token in enumerate(ids)}
+    weights = load_file(folder / "model.safetensors")
+    weights["d2t"] = torch.tensor(ids) - torch.arange(len(ids))
+    weights.pop("t2d", None)
+    save_file(weights, folder / "model.safetensors")
+    found = net(folder, backend)
+    given, wanted = [], []
+    for text in texts:
+        seq, n = backend.open(), len(text) - 2
+        feed(backend, seq, text, 256)
+        with torch.inference_mode():
+            _, rows = found.trail.since(text, 0)
+            seen = torch.ones(n, n, dtype=torch.bool).tril()
+            caches = found.caches()
+            features = found.run(rows.between(0, n), text[1 : n + 1], range(n), seen, caches)
+            given.append(found._norm(features).double().clone())
+        wanted += [number[token] for token in text[2:]]
+        backend.drop(seq)
+    found.close()
+    hot = 20.0 * torch.nn.functional.one_hot(torch.tensor(wanted), len(ids)).double()
+    rows = torch.cat(given)
+    # a little ridge: rows of a copied text are nearly, not quite, the same
+    squared = rows.T @ rows + 3.0 * torch.eye(rows.shape[1]).double()
+    weights["lm_head.weight"] = torch.linalg.solve(squared, rows.T @ hot).T.float().contiguous()
+    save_file(weights, folder / "model.safetensors")
