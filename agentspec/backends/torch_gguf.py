@@ -43,7 +43,7 @@ _GEMMA_NORMS = (
     (r"\.ffn_norm\.", ".pre_feedforward_layernorm."),
     (r"\.post_ffw_norm\.", ".post_feedforward_layernorm."),
 )
-_NOT_WEIGHTS = ("rope_freqs.weight",)
+_FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _DEFAULT_BASE = 10_000.0
 
 
@@ -90,8 +90,9 @@ def open_dense(path: Path, transformers: Any, dtype: Any) -> Any:
     Raises ModelFileError for a damaged file or missing weights, and MissingExtraError.
     """
     header = read_header(path)
+    _refuse_scaling(header)
     family = _FAMILIES.get(header.architecture)
-    if family is None or "rope_freqs.weight" in {t.name for t in header.tensors}:
+    if family is None:
         config, weights = _by_transformers(path, transformers, dtype)
     else:
         config = transformers.AutoConfig.for_model(family.model_type, **_configured(header, family))
@@ -106,6 +107,17 @@ def open_dense(path: Path, transformers: Any, dtype: Any) -> Any:
     if wrong:
         raise ModelFileError(f"{path} lacks or misnames weights, {wrong[0]} first")
     return model
+
+
+def _refuse_scaling(header: GgufHeader) -> None:
+    """Raises ModelFileError where positions are scaled: neither reader knows all of the ways."""
+    told = header.metadata.get(f"{header.architecture}.rope.scaling.type")
+    scaled = told not in (None, "none") or any(t.name in _FACTORS for t in header.tensors)
+    if scaled or _real(header, "rope.scaling.factor", 1.0) != 1.0:
+        raise ModelFileError(
+            f"{header.path} scales its positions (rope), which is not read from GGUF files here; "
+            "take the model's safetensors, or run the file with llama.cpp"
+        )
 
 
 def _without_values() -> contextlib.AbstractContextManager[Any]:
@@ -172,8 +184,6 @@ def _weights(header: GgufHeader, family: _Family, config: Any, dtype: Any) -> di
     blob = np.memmap(header.path, mode="r", dtype=np.uint8)
     found: dict[str, Any] = {}
     for tensor in header.tensors:
-        if tensor.name in _NOT_WEIGHTS:
-            continue
         values = _unpacked(header, tensor, blob)
         name = tensor.name
         for pattern, new in (*_NAMES, *family.norms):

@@ -9,6 +9,7 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -121,11 +122,15 @@ def _line(error: BaseException) -> str:
 
 def _from_folder(path: Path, settings: TorchSettings, libraries: Libraries, device: Any) -> Loaded:
     transformers = libraries.transformers
-    config = transformers.AutoConfig.from_pretrained(path, trust_remote_code=False)
+    config = transformers.AutoConfig.from_pretrained(
+        path, trust_remote_code=False, local_files_only=True
+    )
     dtype = chosen_dtype(
         libraries.torch, settings, device, getattr(config, "dtype", None) or "float32"
     )
     spread = {"device_map": "auto"} if settings.device == "map" else {}
+    if spread and find_spec("accelerate") is None:
+        raise ConfigError("device map needs accelerate; install it with: pip install accelerate")
     model = transformers.AutoModelForCausalLM.from_pretrained(
         path,
         config=config,

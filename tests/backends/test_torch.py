@@ -507,3 +507,23 @@ def test_without_trees(folder: Any, open_torch: Any) -> None:
 
 def test_a_model_has_no_more_positions_than_it_learned(folder: Any, open_torch: Any) -> None:
     assert open_torch(folder("gpt2"), n_ctx=100_000).n_ctx == 2048
+
+
+def test_a_gguf_file_that_scales_its_positions_is_refused(
+    tiny: Any, open_torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither our reader nor transformers' knows all ways: the text would be another model's."""
+    from dataclasses import replace
+
+    from agentspec.backends import torch_gguf
+
+    real = torch_gguf.read_header
+    for key, value in (("rope.scaling.type", "yarn"), ("rope.scaling.factor", 8.0)):
+
+        def read(path: Any, key: str = key, value: object = value) -> Any:
+            header = real(path)
+            return replace(header, metadata={**header.metadata, f"llama.{key}": value})
+
+        monkeypatch.setattr(torch_gguf, "read_header", read)
+        with pytest.raises(ModelFileError, match="scales its positions"):
+            open_torch(tiny("dense"))
