@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import click
 
+from agentspec.cli.convert import convert_medusa
 from agentspec.errors import ChecksumError, ModelNotFoundError
 from agentspec.models import catalog
 from agentspec.models.pull import SourceKind, pull, verify
@@ -175,6 +176,9 @@ def verify_command(context: click.Context, names: tuple[str, ...], as_json: bool
         raise ChecksumError(
             f"other bytes than expected: {', '.join(wrong)}; pull again to replace them"
         )
+
+
+models.add_command(convert_medusa)
 
 
 def _row(model: catalog.Entry) -> dict[str, Any]:
