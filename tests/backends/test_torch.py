@@ -516,12 +516,12 @@ def test_a_gguf_file_that_scales_its_positions_is_refused(
     from dataclasses import replace
 
     from agentspec.backends import torch_gguf
+    from agentspec.models.gguf import read_header
 
-    real = torch_gguf.read_header
     for key, value in (("rope.scaling.type", "yarn"), ("rope.scaling.factor", 8.0)):
 
-        def read(path: Any, key: str = key, value: object = value) -> Any:
-            header = real(path)
+        def read(path: Any, key: str = key, value: Any = value) -> Any:
+            header = read_header(path)
             return replace(header, metadata={**header.metadata, f"llama.{key}": value})
 
         monkeypatch.setattr(torch_gguf, "read_header", read)
