@@ -22,14 +22,15 @@ class Asking:
     What it added when it was asked, less what its passes cost, is averaged by how much the free
     draft promised; it is asked where that is positive, and now and then where it was not, the
     more seldom the dearer: looking again may lose a hundredth of a token per step. The
-    number of tokens asked for is the best one at its mean acceptance, at first `acceptance`.
+    number of tokens asked for is the best one at its mean acceptance, at first `acceptance`,
+    which counts as so many tokens as `weight`.
     """
 
-    def __init__(self, acceptance: float = _ACCEPTANCE) -> None:
+    def __init__(self, acceptance: float = _ACCEPTANCE, weight: float = _WINDOW) -> None:
         self._added = [_HOPE] * (len(_STEPS) + 1)
         self._declined = [0] * (len(_STEPS) + 1)
         self._wait = [float(_EXPLORE)] * (len(_STEPS) + 1)
-        self._accepted, self._judged = acceptance * _WINDOW, _WINDOW
+        self._accepted, self._judged = acceptance * weight, weight
         self.seen = 0
 
     def wants(self, promised: float) -> bool:

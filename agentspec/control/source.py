@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from agentspec.control.asking import Asking
@@ -11,6 +12,8 @@ from agentspec.control.pace import Pace
 
 _MOST = 16
 _LEAST_PRIOR, _SLOPE = 0.1, 0.8
+_GUESSED = 4.0
+_DOUBT, _CERTAIN = 0.3, 0.98
 
 
 class Source:
@@ -100,7 +103,8 @@ class ExitSource(Source):
 
     `costs` is by layer what a pass that ends there costs; how much of it stands is learned by
     layer, from a guess on that grows with the share of the `layers` that are run. Each draft is
-    made at the layer that has promised most tokens per cost so far.
+    made at the layer that may give most tokens per cost, by what is known and by how little that
+    is (UCB1, Auer et al. 2002).
     """
 
     def __init__(
@@ -111,14 +115,14 @@ class ExitSource(Source):
         super().__init__(curve, pace, cost=first, asking=asking)
         self._costs = dict(costs)
         self._known = {
-            layer: Asking(acceptance=_LEAST_PRIOR + _SLOPE * min(1.0, layer / layers))
+            layer: Asking(_LEAST_PRIOR + _SLOPE * min(1.0, layer / layers), _GUESSED)
             for layer in costs
         }
         self.layer = next(iter(costs))
         """Where the draft of this step exits."""
 
     def plan(self) -> tuple[int, float]:
-        self.layer = max(self._costs, key=self.worth)
+        self.layer = max(self._costs, key=self._hope)
         self._own = self._costs[self.layer]
         fee = self._own(1)
         return self._limit(self._known[self.layer], fee), self._least(fee)
@@ -131,10 +135,12 @@ class ExitSource(Source):
         """The share of its judged tokens that stood, of late."""
         return self._known[layer].acceptance
 
-    def worth(self, layer: int) -> float:
-        """Tokens per cost of the best draft at this layer, by what is known."""
+    def _hope(self, layer: int) -> float:
+        """Tokens per cost of the best draft at this layer, if it is better than it seems."""
         stands, tokens, best = 1.0, 1.0, 0.0
-        acceptance, fee = self.acceptance(layer), self._costs[layer](1)
+        doubt = math.sqrt(math.log1p(self.asking.seen) / (1 + self._known[layer].seen))
+        acceptance = min(_CERTAIN, self.acceptance(layer) + _DOUBT * doubt)
+        fee = self._costs[layer](1)
         for k in range(1, _MOST + 1):
             stands *= acceptance
             tokens += stands

@@ -1,0 +1,203 @@
+"""What drafts cost that take passes: the accounts of draft models, heads and exits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from agentspec.control.asking import Asking
+from agentspec.control.controller import CostAwareController, FixedController
+from agentspec.control.cost import CostCurve
+from agentspec.control.cost_draft import DraftCost
+from agentspec.control.pace import Pace
+from agentspec.control.source import ExitSource, HeadSource, Source
+from agentspec.engine.panel import Panel
+from agentspec.engine.stats import TurnStats
+from agentspec.errors import BackendError
+from agentspec.testing.scripted import ScriptedProposer
+from agentspec.types import EMPTY_DRAFT, SKIP, Draft, Evidence, Verdict
+
+FLAT = CostCurve.from_points({1: 1.0, 64: 1.3}, draft=0.2)
+STEEP = CostCurve.from_points({1: 1.0, 2: 1.8, 4: 3.4})
+
+
+def fixed(ratio: float) -> DraftCost:
+    return DraftCost(ratio, fixed=True)
+
+
+def test_a_draft_models_passes_grow_as_the_targets_do() -> None:
+    source = Source(STEEP, cost=fixed(0.5))
+    assert source.fee((1, 2, 4), STEEP) == pytest.approx(0.5 * (1.0 + 1.8 + 3.4))
+    # without a cost of its own that of the curve's draft model, or nothing
+    assert Source(FLAT).fee((1, 1), FLAT) == pytest.approx(0.4)
+    assert Source(STEEP).fee((1, 1), STEEP) == 0.0
+
+
+def test_heads_cost_by_their_number_and_nothing_by_their_guesses() -> None:
+    source = HeadSource(STEEP, Pace(STEEP), cost=fixed(0.1))
+    assert source.fee((3,), STEEP) == pytest.approx(0.3)
+    assert source.fee((), STEEP) == 0.0
+    dear = HeadSource(STEEP, Pace(STEEP), cost=fixed(3.0))
+    assert dear.plan()[1] == source.plan()[1] == Pace(STEEP).least()
+    assert dear.plan()[0] == 1
+    assert HeadSource(FLAT, cost=fixed(0.01)).plan()[0] > 4
+
+
+def test_the_plan_follows_cost_and_acceptance() -> None:
+    source = Source(FLAT, Pace(FLAT), cost=fixed(0.05))
+    most, least = source.plan()
+    assert most > 6
+    assert least == pytest.approx(Pace(FLAT).least() + 0.05)
+    for _ in range(200):
+        source.judged(0, 4)
+    assert source.plan()[0] == 1
+    assert source.asking.seen == 800
+    assert source.asking.acceptance < 0.05
+
+
+def test_measured_costs_follow_what_passes_take() -> None:
+    curve = CostCurve({1: 0.1, 2: 0.1})
+    for source in (
+        Source(curve, cost=DraftCost(0.5)),
+        HeadSource(curve, cost=DraftCost(0.5)),
+        ExitSource(curve, costs={3: DraftCost(0.5)}, layers=8),
+    ):
+        for _ in range(300):
+            source.spent(0.02, 1)
+        assert source.cost is not None
+        assert source.cost() == pytest.approx(0.2, rel=0.05)
+    heads = HeadSource(curve, cost=DraftCost(0.5))
+    for _ in range(300):
+        heads.spent(0.02, 4)
+    assert heads.cost is not None
+    assert heads.cost() == pytest.approx(0.05, rel=0.05)
+
+
+def exits(**costs: float) -> ExitSource:
+    given = {int(name[1:]): fixed(cost) for name, cost in costs.items()}
+    return ExitSource(FLAT, costs=given, layers=10)
+
+
+def test_a_deeper_exit_is_believed_more_until_it_is_known() -> None:
+    source = exits(n2=0.2, n5=0.5, n8=0.8)
+    known = [source.acceptance(n) for n in (2, 5, 8)]
+    assert known == sorted(known)
+    assert known[0] < 0.4
+    assert known[-1] > 0.6
+
+
+def stands(source: ExitSource, shares: dict[int, float], steps: int = 400) -> list[int]:
+    """Which exits were taken, when so much of each one's drafts stands."""
+    taken = []
+    for _ in range(steps):
+        source.plan()
+        taken.append(source.layer)
+        source.judged(round(10 * shares[source.layer]), 10)
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("shares", "best"),
+    [({2: 0.9, 5: 0.9, 8: 0.9}, 2), ({2: 0.0, 5: 0.9, 8: 0.9}, 5), ({2: 0.0, 5: 0.0, 8: 1.0}, 8)],
+)
+def test_the_exit_with_most_tokens_per_cost_is_found(shares: dict[int, float], best: int) -> None:
+    taken = stands(exits(n2=0.05, n5=0.12, n8=0.2), shares)
+    assert Counter(taken[-100:])[best] > 80
+    # the others are not forgotten, and cost little
+    assert set(taken) == {2, 5, 8}
+
+
+def test_the_fee_and_the_time_are_those_of_the_exit_that_was_taken() -> None:
+    source = exits(n2=0.05, n8=0.2)
+    stands(source, {2: 0.0, 8: 0.9})
+    assert source.layer == 8
+    assert source.fee((1, 1), FLAT) == pytest.approx(0.4)
+    curve = CostCurve({1: 0.1, 2: 0.1})
+    one = ExitSource(curve, costs={2: DraftCost(0.1), 8: DraftCost(0.5)}, layers=10)
+    stands(one, {2: 0.0, 8: 1.0})
+    before = one._costs[2]()
+    one.spent(0.02, 1)
+    assert one._costs[8]() < 0.5
+    assert one._costs[2]() == before
+
+
+# several sources, one after the other
+
+
+def drafting(name: str, tokens: Sequence[int], sure: float, asked: list[str]) -> ScriptedProposer:
+    def guess(text: Sequence[int], room: int) -> Draft:
+        asked.append(name)
+        n = len(tokens)
+        evidence = Evidence(confidence=(sure,) * n, passes=(1,) * n)
+        return Draft(tuple(tokens), (name,) * n, (None,) * n, evidence=evidence)
+
+    return ScriptedProposer(guess, name=name)
+
+
+def test_each_is_asked_where_it_has_paid_above_what_the_others_promise() -> None:
+    asked: list[str] = []
+    panel = Panel(
+        [
+            drafting("free", (1,), 0.3, asked),
+            drafting("cheap", (1, 2, 3), 0.9, asked),
+            drafting("dear", (1, 2, 3, 4), 0.9, asked),
+        ],
+        TurnStats(),
+    )
+    cheap, dear = Source(FLAT, cost=fixed(0.01)), Source(FLAT, cost=fixed(0.9))
+    controller = CostAwareController(FLAT, sources=[cheap, dear])
+    taken = []
+    for _ in range(300):
+        draft = controller.choose(panel.propose(8, 100), 8)
+        taken.append(draft.sources[0])
+        verdict = Verdict(draft, (1, 2, 3, 4, 5)[: len(draft) + 1], len(draft), len(draft))
+        controller.observe(verdict, rows=len(draft) + 1, seconds=1.0)
+    assert set(taken[-50:]) == {"cheap"}
+    assert asked.count("cheap") == 300
+    assert asked.count("dear") < 60
+
+
+def test_one_that_does_not_pay_is_passed_over_for_the_next() -> None:
+    for first in (0, 1):
+        asked: list[str] = []
+        useless = Asking()
+        for promised in [0.0, 0.1] * 100:
+            useless.observe(promised, -1.0)
+        proposers = [drafting("free", (9,), 0.01, asked)] * first
+        proposers += [drafting("a", (1,), 0.9, asked), drafting("b", (1, 2), 0.9, asked)]
+        sources = [Source(FLAT, asking=useless), Source(FLAT, cost=fixed(0.01))]
+        controller = CostAwareController(FLAT, sources=sources, free=first)
+        draft = controller.choose(Panel(proposers, TurnStats()).propose(8, 100), 8)
+        assert draft.sources == ("b", "b")
+        assert "a" not in asked
+
+
+def test_who_was_left_out_leaves_the_others_their_places() -> None:
+    asked: list[str] = []
+    broken = ScriptedProposer(lambda text, room: [1], fail_after=0)
+    panel = Panel([broken, drafting("paid", (1, 2), 0.9, asked)], TurnStats())
+    hopeless = Asking()
+    for _ in range(200):
+        hopeless.observe(0.0, -1.0)
+    controller = CostAwareController(FLAT, sources=[Source(FLAT, asking=hopeless)], free=1)
+    for _ in range(3):
+        assert controller.choose(panel.propose(8, 100), 8) == EMPTY_DRAFT
+    # the draft that costs passes is not taken for the free one, whose proposer is gone
+    assert not asked
+
+
+def test_what_a_panel_does_with_what_is_sent() -> None:
+    asked: list[str] = []
+    panel = Panel([drafting(name, (1,), 0.5, asked) for name in "abc"], TurnStats())
+    offers = panel.propose(8, 100)
+    assert offers.send(SKIP) is EMPTY_DRAFT
+    assert offers.send(None).sources == ("b",)
+    assert offers.send(SKIP) is EMPTY_DRAFT
+    with pytest.raises(StopIteration):
+        offers.send(None)
+    assert asked == ["b"]
+    with pytest.raises(BackendError):
+        offers.throw(BackendError("x"))
+    assert FixedController(4).choose(panel.propose(8, 100), 8).sources == ("a",)
