@@ -22,6 +22,7 @@ from agentspec.errors import BackendError, CancelledError, DecodeError
 
 if TYPE_CHECKING:
     from agentspec.backends.torch import TorchBackend
+    from agentspec.backends.torch_trail import Rows
 
 
 class _Laws:
@@ -141,21 +142,13 @@ class EagleReading:
             while self._at and self._at[-1] >= start:
                 self._at.pop()
             self._shorten(len(self._at))
-        kept = self.net.trail.since(self._text, start) if end > 0 else None
-        if kept is None:
-            return None
-        begin, rows = kept
-        for at in range(begin, end, self._chunk):
-            if self._cancelled():
-                raise CancelledError("generation was cancelled while the prompt was read")
-            upto = min(at + self._chunk, end)
-            cells, count = len(self._at), upto - at
-            seen = torch.ones(count, cells + count, dtype=torch.bool).tril(cells)
-            tokens = self._text[at + 1 : upto + 1]
-            features = self._pass(rows.between(at, upto), tokens, range(at, upto), seen)
-            self._at += range(at, upto)
-            self._last = features[-1:].clone()
-        return self._law(self._last)
+        kept = self.net.trail.since(self._text, start)
+        for stretch in kept:
+            for at in range(stretch.start, stretch.end, self._chunk):
+                if self._cancelled():
+                    raise CancelledError("generation was cancelled while the prompt was read")
+                self._append(at, min(at + self._chunk, stretch.end), stretch.rows)
+        return self._law(self._last) if kept else None
 
     def grow(self, parents: Sequence[int], tokens: Sequence[int]) -> Sequence[EagleLaw]:
         """q behind each of these drafted tokens, in one pass.
@@ -201,6 +194,15 @@ class EagleReading:
     def close(self) -> None:
         """Free the cache."""
         self._caches, self._at, self._last = self.net.caches(), [], None
+
+    def _append(self, at: int, upto: int, rows: Rows) -> None:
+        """Read these rows of the text."""
+        cells, count = len(self._at), upto - at
+        seen = torch.ones(count, cells + count, dtype=torch.bool).tril(cells)
+        tokens = self._text[at + 1 : upto + 1]
+        features = self._pass(rows.between(at, upto), tokens, range(at, upto), seen)
+        self._at += range(at, upto)
+        self._last = features[-1:].clone()
 
     def _pass(
         self, features: Any, tokens: Sequence[int], positions: Sequence[int], seen: Any

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -34,18 +34,28 @@ class Trail:
         self._quiet = False
         self._stop = target.listen(self._hear)
 
-    def since(self, text: Sequence[int], row: int) -> tuple[int, Rows] | None:
-        """The first row from `row` on behind which all are kept, up to the last but one token's.
+    def since(self, text: Sequence[int], row: int) -> list[Stretch]:
+        """Where the rows of a text are from `row` on, up to that of its last token but one.
 
-        And where they are; None where that row itself is not kept.
+        In their order and without holes, but the first may begin behind `row`. Empty where the
+        last one is not kept. A sequence that was copied has its beginning in another one.
         """
-        found: tuple[int, Rows] | None = None
+        found: list[Stretch] = []
+        end = len(text) - 1
         for one in self._texts.values():
             one.settle(text)
-            begin = one.agrees(text, row)
-            if begin is not None and (found is None or begin < found[0]):
-                found = begin, one
-        return found
+        while end > row:
+            known = [(one.agrees(text, row, end), one) for one in self._texts.values()]
+            begin, best = min(
+                ((at, one) for at, one in known if at is not None),
+                key=lambda pair: pair[0],
+                default=(end, None),
+            )
+            if best is None:
+                break
+            found.append(Stretch(begin, end, best))
+            end = begin
+        return found[::-1]
 
     def settle(self, text: Sequence[int]) -> None:
         """A step has ended with this text: the branch of a tree that it went along is kept."""
@@ -74,6 +84,14 @@ class Trail:
             if not self._quiet:
                 self._quiet = True
                 _log.warning("hidden states of a pass are lost: %s", " ".join(str(error).split()))
+
+
+class Stretch(NamedTuple):
+    """Rows `start` to `end` of a text, and where they are."""
+
+    start: int
+    end: int
+    rows: Rows
 
 
 class Rows:
@@ -123,9 +141,8 @@ class Rows:
         if path:
             self.put(start, [tokens[j] for j in path], rows[path])
 
-    def agrees(self, text: Sequence[int], row: int) -> int | None:
-        """The first row from `row` on behind which all tokens are those of the text."""
-        last = len(text) - 1
+    def agrees(self, text: Sequence[int], row: int, last: int) -> int | None:
+        """The first row from `row` on, before `last`, behind which tokens are those of the text."""
         begin = max(row, self.first)
         if self.end < last or begin >= last:
             return None

@@ -450,7 +450,7 @@ def fitted(tmp_path: Path, backend: Any, prompt: Sequence[int], version: int) ->
 
     found._layers[0]._down = watched
     with torch.inference_mode():
-        begin, rows = found.trail.since(text, 0)
+        ((begin, _, rows),) = found.trail.since(text, 0)
         assert begin == 0
         seen = torch.ones(n, n, dtype=torch.bool).tril()
         caches = found.caches()
@@ -603,6 +603,25 @@ def test_rows_are_found_by_their_tokens_in_whichever_sequence(
     assert one.read() is None
 
 
+def test_a_copied_sequence_has_its_beginning_in_another(
+    target: Any, words: Any, tmp_path: Path
+) -> None:
+    backend = target()
+    folder = write_eagle(tmp_path / "eagle", 3)
+    found, text = net(folder, backend), words(40)
+    first = backend.open()
+    feed(backend, first, text[:30])
+    second = backend.fork(first)
+    backend.rollback(second, 20)
+    feed(backend, second, [7, *text[21:40]])
+    one = reading(found, chunk=8)
+    one.begin([*text[:20], 7, *text[21:]])
+    law = one.read()
+    assert one.read_up_to == tuple(range(39))
+    expected = fresh_law(target(packed=False, max_seqs=1), folder, [*text[:20], 7, *text[21:]])
+    assert_near(law.logits(), expected)
+
+
 def test_a_listener_that_fails_costs_drafts_only(
     target: Any, words: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -715,15 +734,19 @@ def by_heart(folder: Path, backend: Any, texts: Sequence[Any], ids: Sequence[int
     found = net(folder, backend)
     given, wanted = [], []
     for text in texts:
-        seq, n = backend.open(), len(text) - 2
+        seq, n = backend.open(), len(text) - 4
         feed(backend, seq, text, 256)
         with torch.inference_mode():
-            _, rows = found.trail.since(text, 0)
-            seen = torch.ones(n, n, dtype=torch.bool).tril()
-            caches = found.caches()
-            features = found.run(rows.between(0, n), text[1 : n + 1], range(n), seen, caches)
-            given.append(found._norm(features).double().clone())
-        wanted += [number[token] for token in text[2:]]
+            ((_, _, kept),) = found.trail.since(text, 0)
+            features, seen = kept.between(0, n), torch.ones(n, n, dtype=torch.bool).tril()
+            own, caches = torch.eye(n, dtype=torch.bool), found.caches()
+            # drafts of three tokens from every place at once, each behind its own text
+            for depth in range(3):
+                tokens, places = text[1 + depth : n + 1 + depth], range(depth, n + depth)
+                features = found.run(features, tokens, places, seen, caches)
+                given.append(found._norm(features).double().clone())
+                wanted += [number[token] for token in text[2 + depth : n + 2 + depth]]
+                seen = torch.cat([seen, own], dim=1)
         backend.drop(seq)
     found.close()
     hot = 20.0 * torch.nn.functional.one_hot(torch.tensor(wanted), len(ids)).double()
