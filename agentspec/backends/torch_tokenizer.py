@@ -18,8 +18,8 @@ _ENDS = frozenset(
         "<end_of_turn>", "<turn|>", "<|tool_response>", "<|endoftext|>", "</s>", "<|eom_id|>",
         "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<｜end▁of▁sentence｜>", "<|end_of_text|>",
         "<end_of_utterance>", "<eos>", "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]",
-        "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|reponame|>", "<repo_name>",
-        "<|file_sep|>", "<file_sep>",
+        "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|reponame|>",
+        "<|file_sep|>",
     }
 )  # fmt: skip
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -58,7 +58,7 @@ class TorchTokenizer:
         self.bos_id: int | None = getattr(tokenizer, "bos_token_id", None)
         self.eos_id: int | None = getattr(tokenizer, "eos_token_id", None)
         ends = {token for token in (*eos_ids, self.eos_id) if token is not None}
-        ends |= {token for token, piece in self._added.items() if str(piece.content) in _ENDS}
+        ends |= {token for text in _ENDS if (token := rust.token_to_id(text)) is not None}
         self.eos_ids = frozenset(token for token in ends if token < vocab_size)
 
     @cached_property
