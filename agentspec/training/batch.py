@@ -32,6 +32,21 @@ class Batch:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def begin(self) -> int:
+        """The first row that an origin may be."""
+        return max(0, self.first - 1)
+
+    def spoken(self) -> Any:
+        """The states of all rows from there on, one text behind the other, in float32."""
+        return self.states[:, self.begin :].float().flatten(0, 1)
+
+    def placed(self, best: Any) -> Any:
+        """What was found for the rows of `spoken`, where they stand: [rows, length]."""
+        whole = self.tokens.new_zeros(self.tokens.shape)
+        whole[:, self.begin :] = best.view(len(self), -1)
+        return whole
+
     def origins(self, ahead: int) -> Any:
         """Where a draft may begin whose last token is `ahead` places on, bool [rows, length].
 

@@ -144,9 +144,8 @@ class EagleLayer:
         return total, count
 
     def guesses(self, batch: Batch) -> Any:
-        rows, length = batch.tokens.shape
         found = [
-            self._head.best(states.reshape(rows * length, -1)).view(rows, length)
+            batch.placed(self._head.best(states[:, batch.begin :].flatten(0, 1)))
             for states in self._unrolled(batch, self.depth)
         ]
         return torch.stack(found, dim=-1)

@@ -41,9 +41,8 @@ class ExitHeads:
 
     def guesses(self, batch: Batch) -> Any:
         """Its own layers have read the draft before each guess, so the next row's guess is that."""
-        rows, length = batch.tokens.shape
-        states = self.module(batch.states.reshape(rows * length, -1).float())
-        return ahead(self._head.best(states).view(rows, length), self.depth)
+        best = self._head.best(self.module(batch.spoken()))
+        return ahead(batch.placed(best), self.depth)
 
     def tensors(self) -> Mapping[str, Any]:
         return dict(self.module.state_dict())

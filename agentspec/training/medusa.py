@@ -68,10 +68,9 @@ class MedusaHeads:
         return total, count
 
     def guesses(self, batch: Batch) -> Any:
-        rows, length = batch.tokens.shape
-        states = batch.states.reshape(rows * length, -1).float()
+        states = batch.spoken()
         found = [
-            self._head.best(block(states), self._own(i)).view(rows, length)
+            batch.placed(self._head.best(block(states), self._own(i)))
             for i, block in enumerate(self.module.blocks)
         ]
         return torch.stack(found, dim=-1)

@@ -251,9 +251,7 @@ def _measured(
     tell(2, total)
 
     def plain(part: Batch) -> Any:
-        rows, length = part.tokens.shape
-        best = head.best(part.states.reshape(rows * length, -1)).view(rows, length)
-        return ahead(best, depth)
+        return ahead(part.placed(head.best(part.spoken())), depth)
 
     for i, n in enumerate(exits):
         ended = Shards(target, held, said, work / f"exit-{n}", layer=n, behind_norm=True)

@@ -344,3 +344,40 @@ def test_a_recurrent_target_is_refused(
             train_heads(backend, windows, plan("medusa"), tmp_path / "o", store=ArrayStore(None))
     finally:
         backend.close()
+
+
+def test_what_is_measured_is_what_an_independent_count_finds(
+    trained: Any, model: Path, windows: Any
+) -> None:
+    """Greedy continuations, hidden states and heads from transformers and the file alone."""
+    import transformers
+
+    from agentspec.training.windows import held_out
+
+    folder, report = trained("medusa")
+    found = weights(folder)
+    plain = transformers.AutoModelForCausalLM.from_pretrained(model).eval()
+    origins, agree, accepted = 0, [0, 0, 0], 0
+    for window in held_out(windows)[1]:
+        text = list(window.ids)
+        with torch.no_grad():
+            while len(text) < len(window.ids) + 24 and text[-1] != 258:
+                text.append(int(plain(torch.tensor([text])).logits[0, -1].argmax()))
+            states = plain(torch.tensor([text]), output_hidden_states=True).hidden_states[-1][0]
+            for t in range(len(window.ids) - 1, len(text) - 4):
+                right = []
+                for i in range(3):
+                    moved = torch.nn.functional.linear(
+                        states[t],
+                        found[f"blocks.{i}.layers.0.weight"],
+                        found[f"blocks.{i}.layers.0.bias"],
+                    )
+                    best = plain.lm_head(states[t] + torch.nn.functional.silu(moved)).argmax()
+                    right.append(int(best) == text[t + 2 + i])
+                origins += 1
+                agree = [a + b for a, b in zip(agree, right, strict=True)]
+                accepted += right.index(False) if False in right else 3
+    measured = report["held_out"]["trained"]
+    assert measured["origins"] == origins > 0
+    assert measured["agreement"] == pytest.approx([n / origins for n in agree], abs=0.02)
+    assert measured["acceptance_length"] == pytest.approx(1 + accepted / origins, abs=0.03)
