@@ -76,7 +76,6 @@ RULES: Mapping[str, Rule] = {
     "early_exit": Rule(
         "text",
         "draft with the first layers of the target (torch): off, auto, or how many layers",
-        project=True,
     ),
     "backend": Rule(
         "choice",
