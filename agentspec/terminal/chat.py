@@ -13,6 +13,7 @@ from rich.console import Console
 from agentspec.aio import Stop
 from agentspec.assistant import events
 from agentspec.assistant.compare import Comparison, RecordingModel
+from agentspec.assistant.errors import RefusedError
 from agentspec.assistant.mentions import mentioned_text, mentions
 from agentspec.assistant.model import Speculating
 from agentspec.assistant.open import Session
@@ -185,6 +186,8 @@ class Chat:
 
     def switch_session(self, id_: str) -> None:
         """Go on with another session; the one before stays where it cannot be opened."""
+        if id_ and self.session.log.id.startswith(id_):
+            raise RefusedError("this is the session you are in")
         before = self._opening
         opening = self._open(id_)
         try:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -185,3 +186,15 @@ def test_depth_and_references() -> None:
     assert found.references["k"] == 1
     assert "A" not in found.references
     assert symbols("x.unknown", "g h") == Symbols()
+
+
+@pytest.mark.parametrize("text", ["(" * 60_000, "[" * 60_000, "def f():\n  x = " + "(" * 60_000])
+def test_brackets_that_never_close_take_no_time_by_the_square(text: str) -> None:
+    begun = time.thread_time()
+    symbols("a.py", text + " word")
+    assert time.thread_time() - begun < 3  # 10 s and more before
+
+
+def test_a_text_with_a_mistake_keeps_its_definitions() -> None:
+    found = symbols("a.py", "def f(:\n    pass\n\ndef g():\n    return f(((\n\ndef h(): pass\n")
+    assert "h" in [definition.name for definition in found.definitions]

@@ -48,7 +48,7 @@ def test_average():
 def test_spread():
     assert spread([2, 9, 4]) == 7
 """
-REQUEST = "Run the tests. One of them fails: find the bug in @figures.py and fix it, not the test."
+REQUEST = "test_average fails. Fix average in @figures.py, not the test, and run the tests."
 
 
 def passes(folder: Path) -> bool:
