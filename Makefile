@@ -32,7 +32,7 @@ demo: setup ## set up everything, then an agent runs plain and accelerated, side
 	@$(VENV)/bin/agentspec models pull $(PAIR)
 	@$(PY) examples/demo.py
 
-test: setup lint ## set up everything, then the linters, the type checker and all tests
+test: $(STAMPS)/torch lint ## set up everything, then the linters, the type checker and all tests
 	@$(VENV)/bin/agentspec models pull $(WEIGHTS)
 	@$(PY) -m pytest -m "$(FAST)" --hypothesis-profile fixed $(PARALLEL) $(PYTEST_ARGS) $(OR_NONE)
 	@$(PY) -m pytest -m "(weights or slow) and not soak and not vllm" --hypothesis-profile fixed \
@@ -68,6 +68,12 @@ $(STAMPS)/llama: $(STAMPS)/venv constraints.txt scripts/llama.sh
 $(STAMPS)/full: $(STAMPS)/dev $(STAMPS)/llama
 	@echo "installing agentspec with all it needs but torch into $(VENV)"
 	@$(PIP) -c constraints.txt -e '.[llama,server,chat,hub,bench]'
+	@touch $@
+
+# Only the tests need it; llama.cpp runs without.
+$(STAMPS)/torch: $(STAMPS)/full
+	@echo "installing torch and transformers into $(VENV): 1.2 GB as built for a CPU"
+	@$(PIP) -c constraints.txt -e '.[llama,torch,server,chat,hub,bench]'
 	@touch $@
 
 clean: ## remove what building, linting and testing left; keep the environment
