@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ class ExitingTarget(ScriptedBackend):
         self.ahead[part.seq] = part.exit_layer, run
         first = len(run) - len(part.tokens) + part.first_logits_row
         return ScriptedOutput(
-            [lambda n=n: law([*cache, *run[: n + 1]]) for n in range(first, len(run))]
+            [partial(law, [*cache, *run[: n + 1]]) for n in range(first, len(run))]
         )
 
     def rollback(self, seq: SeqId, length: int) -> None:

@@ -38,7 +38,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
             return subprocess.CompletedProcess(command, 1, _unpickle.reason(error).encode())
         return subprocess.CompletedProcess(command, 0, b"guarded")
 
-    monkeypatch.setattr(torch_convert.subprocess, "run", run)
+    monkeypatch.setattr("agentspec.backends.torch_convert.subprocess.run", run)
 
 
 PROGRAM = Path(torch_convert.__file__).with_name("_unpickle.py")

@@ -97,7 +97,7 @@ def test_drafts_are_those_of_a_model_that_ends_there(
             drafts.append((list(loop.sequence.tokens), draft.tokens))
             return draft
 
-        proposer.propose = propose  # type: ignore[method-assign]
+        proposer.propose = propose  # type: ignore[method-assign, assignment]
         loop.answer(prompt, [proposer], max_tokens=24)
         loop.sequence.close()
         assert len(drafts) > 4

@@ -140,10 +140,11 @@ def test_one_vocabulary_head_may_serve_all(target: Any, tmp_path: Path) -> None:
     own = {name: tensor for name, tensor in named.items() if name.startswith("blocks")}
     state = torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(1))
     full = {**tensors, **{f"{head}.1.weight": shared for head in range(3)}}
-    for more, told in (
+    ways: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"lm_head.weight": shared}, {}),
         ({"lm_heads.0.weight": shared}, {"original_lm_head": True}),
-    ):
+    ]
+    for more, told in ways:
         path = write_heads(tmp_path / "m.safetensors", {**own, **more}, **told)
         found = heads_of(path, target).logits(state).numpy()
         assert np.abs(found - reference(full, state, 3, 1)).max() < NEAR
