@@ -622,6 +622,27 @@ def test_a_copied_sequence_has_its_beginning_in_another(
     assert_near(law.logits(), expected)
 
 
+def test_the_branch_that_stood_is_kept_though_others_hold_the_same_token(
+    target: Any, words: Any, tmp_path: Path
+) -> None:
+    backend = target()
+    folder = write_eagle(tmp_path / "eagle", 1)
+    one, text, seq = reading(net(folder, backend)), words(12), backend.open()
+    feed(backend, seq, text[:-1])
+    one.begin(text)
+    one.read()
+    backend.forward([Rows(seq, [text[-1], 5, 9, 9, 9], parents=[-1, 0, 1, 0, 3])])
+    backend.commit_path(seq, [0, 3])
+    one.commit([9, 40])
+    expected = fresh_law(target(packed=False, max_seqs=1), folder, [*text, 9, 40])
+    assert_near(one.read().logits(), expected)
+    # the next pass goes on behind it
+    feed(backend, seq, [40])
+    one.commit([41])
+    expected = fresh_law(target(packed=False, max_seqs=1), folder, [*text, 9, 40, 41])
+    assert_near(one.read().logits(), expected)
+
+
 def test_a_listener_that_fails_costs_drafts_only(
     target: Any, words: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -672,7 +693,7 @@ def test_the_model_that_a_file_names_counts(target: Any, tmp_path: Path) -> None
 
 
 COPIED = (
-    "def area(width: int, height: int) -> int:\n    return width * height\n\n\n",
+    "SELECT name, age FROM people WHERE city = 'London' ORDER BY age;\n",
     "The cat sat on the mat. The dog lay on the rug. The bird sang in the tree.\n",
     '{"name": "Ada", "age": 36, "city": "London"},\n',
     "1. Mix the flour with water.\n2. Let the dough rest.\n3. Bake it.\n",
@@ -685,7 +706,7 @@ def test_smollm2_says_with_its_drafts_what_it_says_without(weights: Any, tmp_pat
     from agentspec.backends.torch import TorchBackend, TorchSettings
     from agentspec.backends.torch_eagle import EagleReading
 
-    backend = TorchBackend(weights("smollm2-135m"), TorchSettings(n_ctx=1024, n_threads=2))
+    backend = TorchBackend(weights("smollm2-135m"), TorchSettings(n_ctx=1024, n_threads=1))
     try:
         prompts = [backend.tokenizer.encode(text * 5) for text in COPIED]
         ids = sorted({token for prompt in prompts for token in prompt})
