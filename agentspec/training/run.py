@@ -82,6 +82,7 @@ def train_heads(
     count = _continued(said, held, learnt, work, begun + _TALKS * plan.seconds, bar, clock)
     learnt = learnt[:count]
 
+    until = begun + (1 - _MEASURES) * plan.seconds
     with _settled(target, plan.seed):
         layer = plan.layer_of(target.layers) if plan.kind == "exit" else None
         if layer is not None:
@@ -98,8 +99,15 @@ def train_heads(
         )
         trainer = Trainer(
             heads, source, kept, vocabulary, schedule, state,
-            until=begun + (1 - _MEASURES) * plan.seconds, clock=clock,
+            until=until, clock=clock,
         )  # fmt: skip
+        tell, total = bar("hidden states"), len(kept) + len(source)
+        for done in kept.prepare():
+            tell(done, total)
+        for done in source.prepare():
+            tell(len(kept) + done, total)
+            if clock() >= until:
+                break
         progress = trainer.run(bar("train"))
         measured = _measured(target, head, heads, said, held, kept, work, common, bar)
     facts = {

@@ -141,6 +141,12 @@ class Shards:
         """One after the other, each computed or read when it is its turn."""
         return (self[number] for number in range(len(self)))
 
+    def prepare(self) -> Iterator[int]:
+        """Compute what is not kept yet, batch by batch; how many are done."""
+        for number in range(len(self)):
+            self[number]
+            yield number + 1
+
     def exit_states(self, number: int, layer: int) -> tuple[Any, Any]:
         """Of the first text of a batch: what lies behind a layer, before the norm and behind it."""
         text = self.tokens(number)[0][0].tolist()

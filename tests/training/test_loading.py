@@ -33,4 +33,5 @@ def test_a_trained_folder_drafts(
         plain = engine.complete(HI, max_tokens=40, speculation=False)
         answer = engine.complete(HI, max_tokens=40, speculation={"lookup": False})
     assert answer.text == plain.text
+    assert answer.speculation is not None
     assert NAMES[kind] in set(answer.speculation.sources)
