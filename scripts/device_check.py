@@ -172,6 +172,8 @@ class Run:
 
     def _process(self, name: str, until: float) -> subprocess.Popen[bytes]:
         told = self._told
+        # what an earlier run in this folder found is not this one's
+        (self._work / f"{name}.json").unlink(missing_ok=True)
         command = [sys.executable, str(Path(__file__).resolve()), "--child", name]
         command += ["--until", repr(until), "--work", str(self._work)]
         command += ["--carried", str(told.carried), *(["--smoke"] if told.smoke else [])]

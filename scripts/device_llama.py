@@ -124,7 +124,12 @@ def measure(path: Path, until: float, found: Found, *, smoke: bool) -> None:
         found("memory_bytes", _used())
     finally:
         backend.close()
-    found("verify", _verified(path, threads, 12 if smoke else 96))
+    try:
+        found("verify", _verified(path, threads, 12 if smoke else 96))
+    except Exception as error:
+        # what comes after it is worth having all the same
+        said = " ".join(str(error).split())[:300]
+        found("verify", {"failed": f"{type(error).__name__}: {said}"})
     if time.monotonic() < until:
         backend = LlamaCppBackend(path, settings)
         try:

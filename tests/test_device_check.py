@@ -26,6 +26,8 @@ def test_a_run_on_a_cpu(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "scripts" / "device_check.py"), "--smoke"]
     command += ["--seconds", "100", "--out", str(out), "--work", str(tmp_path / "work")]
     command += ["--carried", str(tmp_path / "nothing")]
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "tiny.json").write_text('{"stale": true}')
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
     report = json.loads(out.read_text())
     assert report["smoke"] is True
@@ -34,6 +36,7 @@ def test_a_run_on_a_cpu(tmp_path: Path) -> None:
         "llama": find_spec("llama_cpp") is not None,
         "tiny": find_spec("torch") is not None and find_spec("transformers") is not None,
     }
+    assert "stale" not in report["parts"]["tiny"]
     for name, part in report["parts"].items():
         if not installed[name]:
             assert "install" in part["failed"] or "No module" in part["failed"]
