@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from agentspec.backends.base import Rows
 from agentspec.engine.sampling import SeededChance
 from agentspec.engine.session import LiveSequence
 from agentspec.propose.medusa import Medusa
 from agentspec.testing.scripted import ScriptedBackend
 from agentspec.types import EMPTY_DRAFT, Draft, SamplingParams, TurnContext, Verdict
-from tests.insides import ScriptedHeads, looking_ahead
+from tests.insides import HeardRows, ScriptedHeads, States, looking_ahead
 
 VOCAB = 9
 
@@ -94,7 +95,11 @@ def test_nothing_is_guessed_from_a_row_that_nobody_heard() -> None:
     bench.target.caches[bench.sequence.seq] = [5]
     bench.sequence.tokens, bench.sequence._valid = [5, 6], 1
     bench.medusa.begin(TurnContext([5, 6], SamplingParams(), SeededChance(0)))
+    seq = bench.sequence.seq
+    bench.heads._heard[seq] = HeardRows(0, Rows(seq, [1]), States([(1,)]))
     assert bench.medusa.propose(9) == EMPTY_DRAFT
+    bench.heads._heard[seq] = HeardRows(0, Rows(seq, [5]), States([(5,)]))
+    assert bench.medusa.propose(9).tokens == (7, 8, 0)
 
 
 def test_the_use_of_the_heads_is_told() -> None:
