@@ -21,7 +21,8 @@ pytest.importorskip("transformers")
 
 from tests.head_files import as_vllm, write_heads  # noqa: E402
 
-pytestmark = pytest.mark.weights
+# a minute each where nothing else runs, many where the cores are shared
+pytestmark = [pytest.mark.weights, pytest.mark.timeout(1800)]
 
 CHUNK, LAYER, EACH = 256, 27, 260
 PROMPTS = (
@@ -86,12 +87,12 @@ def test_with_an_early_exit(smollm2: Any) -> None:
     def make(sequence: LiveSequence) -> Proposer:
         reading = ExitReading(smollm2, lambda: sequence, lambda: LAYER)
         return DraftModel(
-            target_vocab=smollm2.vocab_size, k=4, p_min=0.3, reading=reading, name="early_exit"
+            target_vocab=smollm2.vocab_size, k=2, p_min=0.6, reading=reading, name="early_exit"
         )
 
     said, accepted, drafted, _ = run(smollm2, make)
     assert said >= 1000
-    assert 100 < accepted < drafted
+    assert 20 < accepted < drafted
 
 
 def test_with_medusa_heads(smollm2: Any, tmp_path: Path) -> None:
