@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agentspec.backends.base import Rows
+from agentspec.control.controller import FixedController
 from agentspec.engine.session import LiveSequence
 from agentspec.propose.draft_model import DraftModel
 from agentspec.propose.early_exit import ExitReading
@@ -73,7 +74,13 @@ def run(backend: Any, make: Callable[[LiveSequence], Proposer]) -> tuple[int, in
     for text in PROMPTS:
         prompt = backend.tokenizer.encode(text)
         loop = Loop(backend)
-        answer = loop.answer(prompt, [make(loop.sequence)], max_tokens=EACH)
+        # few rows: each costs, in float32 on a CPU
+        answer = loop.answer(
+            prompt,
+            [make(loop.sequence)],
+            controller=FixedController(3, match_factor=0.0),
+            max_tokens=EACH,
+        )
         loop.sequence.close()
         assert not answer.stats.notes
         assert_greedy(backend, prompt, answer.tokens)
@@ -122,7 +129,7 @@ def test_with_medusa_heads(smollm2: Any, tmp_path: Path) -> None:
     heads = MedusaHeads(path, smollm2)
 
     def make(sequence: LiveSequence) -> Proposer:
-        return Medusa(heads, lambda: sequence, leaves=6)
+        return Medusa(heads, lambda: sequence, leaves=3)
 
     said, accepted, drafted, trees = run(smollm2, make)
     assert said >= 1000
