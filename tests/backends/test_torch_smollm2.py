@@ -134,4 +134,4 @@ def test_with_medusa_heads(smollm2: Any, tmp_path: Path) -> None:
     said, accepted, drafted, trees = run(smollm2, make)
     assert said >= 1000
     assert 100 < accepted < drafted
-    assert trees > 100
+    assert trees > 20
