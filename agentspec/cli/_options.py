@@ -17,6 +17,7 @@ _ENGINE_OPTIONS = (
     click.option("--draft", help="Draft model: catalog name, GGUF or folder path, or none."),
     click.option(
         "--heads",
+        callback=lambda _ctx, _param, value: value or None,
         multiple=True,
         help="Trained heads to draft with: Medusa, EAGLE, an exit adapter; several times.",
     ),

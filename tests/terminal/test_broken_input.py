@@ -108,6 +108,7 @@ def test_a_second_commit_and_what_the_user_did_behind_the_session(
     t.until("changed since that turn")
     t.type("/commit third")
     t.until("these also hold changes of yours: calc.py")
+    t.until("Commit them too, as they are now? (yes, no)")
     t.type("no")
     t.until("nothing was committed")
 
