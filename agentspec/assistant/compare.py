@@ -136,15 +136,13 @@ def compare(model: Model, asked: Sequence[Asked], stop: Stop) -> Generator[Compa
     if not whole:
         raise RefusedError("there is no answer with statistics of speculation to compare")
     for old in whole:
-        again = Asked(old.messages, old.tools, old.max_tokens)
+        recording = RecordingModel(model)
         with closing(
-            model.answer(old.messages, old.tools, stop=stop, max_tokens=old.max_tokens)
+            recording.answer(old.messages, old.tools, stop=stop, max_tokens=old.max_tokens)
         ) as pieces:
-            for piece in pieces:
-                if isinstance(piece, Finished):
-                    again.finished = piece
-                else:
-                    again.pieces.append(piece)
+            for _ in pieces:
+                pass
+        (again,) = recording.asked
         first, second = old.statistics, again.statistics
         if first is None or second is None:
             raise RefusedError("the server gives no statistics of its answers without speculation")

@@ -67,6 +67,14 @@ def mentioned_text(repository: Repository, found: Sequence[Mention]) -> str:
     return "\n\n".join(parts)
 
 
+def with_files(repository: Repository, text: str) -> str:
+    """A request, and below it the files that it mentions. Raises as `mentioned_text` does."""
+    # listing a large repository takes a moment
+    paths = [entry.path for entry in repository.texts()] if "@" in text else []
+    files = mentioned_text(repository, mentions(text, paths))
+    return f"{text}\n\n{files}" if files else text
+
+
 def open_mention(text: str) -> tuple[int, str] | None:
     """Where an unfinished mention at the end of a text begins behind its @, and what it has."""
     match = _OPEN.search(text)

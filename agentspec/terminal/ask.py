@@ -22,8 +22,7 @@ Line = Callable[[str, str], str]
 class TerminalDecider:
     """A Decider that asks at the terminal.
 
-    `line` asks, `say` prints a remark, `paused` is entered while a question stands: then Ctrl-C
-    belongs to it.
+    `line` asks, `say` prints a remark, `paused` is entered while an editor has the terminal.
     """
 
     def __init__(
@@ -82,8 +81,7 @@ class TerminalDecider:
 
     def _ask(self, question: str, text: str) -> str:
         try:
-            with self._paused():
-                return self._line(question, text)
+            return self._line(question, text)
         except (KeyboardInterrupt, EOFError):
             raise CancelledError("the user left the question") from None
 

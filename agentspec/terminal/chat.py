@@ -14,7 +14,7 @@ from agentspec.aio import Stop
 from agentspec.assistant import events
 from agentspec.assistant.compare import Comparison, RecordingModel
 from agentspec.assistant.errors import RefusedError
-from agentspec.assistant.mentions import mentioned_text, mentions
+from agentspec.assistant.mentions import with_files
 from agentspec.assistant.model import Speculating
 from agentspec.assistant.open import Session
 from agentspec.assistant.repository import Repository, shown
@@ -123,10 +123,7 @@ class Chat:
                         self.screen.warn(note)
                 if not self._line(line):
                     return
-            except KeyboardInterrupt:
-                self._stopped = time.monotonic()
-                self.screen.warn("stopped")
-            except CancelledError:
+            except (KeyboardInterrupt, CancelledError):
                 self._stopped = time.monotonic()
                 self.screen.warn("stopped")
             except (AgentspecError, OSError) as error:
@@ -180,9 +177,7 @@ class Chat:
         finally:
             self.screen.waiting.clear()
             self.recording.use(self.model)
-            self.recording.forget()
-            self.speed = Speed(self.model.n_ctx)
-            self.compared, self.explained = None, []
+            self._forget_turn()
 
     def switch_session(self, id_: str) -> None:
         """Go on with another session; the one before stays where it cannot be opened."""
@@ -232,17 +227,14 @@ class Chat:
     def _turn(self, text: str) -> None:
         session = self.session
         conversation = session.conversation
-        paths = [entry.path for entry in session.repository.texts()] if "@" in text else []
-        files = mentioned_text(session.repository, mentions(text, paths))
+        request = with_files(session.repository, text)
         for news in session.held.news():
             conversation.note(news)
-        self.recording.forget()
-        self.compared, self.explained = None, []
-        self.speed = Speed(self.model.n_ctx)
+        self._forget_turn()
 
         def work(stop: Stop) -> None:
-            self.screen.begin(self._reading)
-            happened = conversation.turn(f"{text}\n\n{files}" if files else text, stop=stop)
+            self.screen.begin(self.model.reading)
+            happened = conversation.turn(request, stop=stop)
             with closing(happened):
                 for event in happened:
                     self.screen.show(event)
@@ -254,14 +246,16 @@ class Chat:
 
         self.interruptible(work)
 
-    def _reading(self) -> tuple[int, int] | None:
-        return self.model.reading()
+    def _forget_turn(self) -> None:
+        self.recording.forget()
+        self.compared, self.explained = None, []
+        self.speed = Speed(self.model.n_ctx)
 
     def _answered(self, event: events.Answered) -> None:
         self.speed.add(event)
         if event.speculation is not None and event.speculation.explained:
             self.explained = event.speculation.explained
-        self.screen.begin(self._reading)
+        self.screen.begin(self.model.reading)
 
     def _ended(self, event: events.TurnEnded) -> None:
         self.speed.plain_per_second = self.model.plain_per_second()

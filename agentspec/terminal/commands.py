@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from rich.table import Table
 from rich.text import Text
@@ -159,9 +159,9 @@ class Commands:
     def _redo(self, typed: Typed) -> None:
         self._moved("made again", self._session.journal.redo(_number(typed)))
 
-    def _moved(self, what: str, paths: list[str]) -> None:
+    def _moved(self, what: Literal["undone", "made again"], paths: list[str]) -> None:
         self._session.conversation.note(
-            f"The user has {'undone' if what == 'undone' else 'made again'} changes of yours. "
+            f"The user has {what} changes of yours. "
             f"Read these files again before you change them: {_listed(paths)}"
         )
         self.front.screen.note(f"{what}: {_listed(paths)}")

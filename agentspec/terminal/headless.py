@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from agentspec.aio import Stop
 from agentspec.assistant import events
-from agentspec.assistant.mentions import mentioned_text, mentions
+from agentspec.assistant.mentions import with_files
 from agentspec.assistant.open import Session
 from agentspec.terminal.speed import Speed
 
@@ -69,9 +69,8 @@ def run_once(
          root=str(session.repository.root))  # fmt: skip
     for note in session.notes:
         remark(note)
-    paths = [entry.path for entry in session.repository.texts()] if "@" in text else []
-    files = mentioned_text(session.repository, mentions(text, paths))
-    happened = session.conversation.turn(f"{text}\n\n{files}" if files else text, stop=stop)
+    request = with_files(session.repository, text)
+    happened = session.conversation.turn(request, stop=stop)
     with closing(happened):
         for event in happened:
             match event:
@@ -126,7 +125,6 @@ def run_once(
 def _result(
     session: Session, turn: _Turn, ended: events.TurnEnded, said: str, speed: Speed
 ) -> dict[str, Any]:
-    reused = speed.reused or 0.0
     return {
         "type": "result",
         "why": ended.why,
@@ -139,7 +137,7 @@ def _result(
         "usage": {
             "prompt_tokens": ended.prompt_tokens,
             "completion_tokens": ended.completion_tokens,
-            "cached_tokens": round(reused * ended.prompt_tokens),
+            "cached_tokens": speed.cached_tokens,
         },
         "seconds": round(ended.seconds, 3),
         "speed": {

@@ -52,21 +52,12 @@ def ending() -> Iterator[None]:
 @contextmanager
 def _kept_terminal() -> Iterator[None]:
     """The terminal's modes afterwards are those of before, however the block ends."""
-    try:
-        import termios
-    except ImportError:
-        yield
-        return
-    try:
-        number = sys.stdin.fileno()
-        before = termios.tcgetattr(number)
-    except (OSError, ValueError, termios.error):
-        yield
-        return
+    found = _modes()
     try:
         yield
     finally:
-        _set_modes(number, before)
+        if found is not None:
+            _set_modes(*found)
 
 
 class Interrupts:
@@ -145,17 +136,13 @@ def _signals(
 
 @contextmanager
 def _unechoed() -> Iterator[None]:
-    try:
-        import termios
-    except ImportError:
+    found = _modes()
+    if found is None:
         yield
         return
-    try:
-        number = sys.stdin.fileno()
-        before = termios.tcgetattr(number)
-    except (OSError, ValueError, termios.error):
-        yield
-        return
+    import termios
+
+    number, before = found
     quiet = [*before]
     quiet[3] &= ~(termios.ECHO | termios.ECHONL)
 
@@ -177,6 +164,19 @@ def _unechoed() -> Iterator[None]:
         stack.callback(_set_modes, number, before)
         _set_modes(number, quiet)
         yield
+
+
+def _modes() -> tuple[int, list[Any]] | None:
+    """The terminal of standard input and its modes; None where there is none."""
+    try:
+        import termios
+    except ImportError:
+        return None
+    try:
+        number = sys.stdin.fileno()
+        return number, termios.tcgetattr(number)
+    except (OSError, ValueError, termios.error):
+        return None
 
 
 def _set_modes(number: int, modes: list[Any]) -> None:

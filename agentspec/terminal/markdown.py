@@ -17,7 +17,7 @@ from rich.text import Text
 
 from agentspec.terminal.table import SPAN, drawn
 
-_FENCE = re.compile(r"( {0,3})(`{3,}|~{3,})([^`\n]*)")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})([^`\n]*)")
 _HEADING = re.compile(r"#{1,6} +")
 _BULLET = re.compile(r"( *)[-*+] +")
 _NUMBER = re.compile(r" *\d{1,9}[.)] +")
@@ -47,7 +47,6 @@ class MarkdownStream:
         self._column = 0
         self._before = ""  # the last character that was shown: it decides what a `*` means
         self._fence = ""
-        self._fence_indent = 0
         self._language = ""
         self._code: list[str] = []
         self._raw = 0  # characters of a very long line of code that are shown, without colours
@@ -86,8 +85,8 @@ class MarkdownStream:
             self._code_line(line)
         elif not self._begun and (match := _FENCE.fullmatch(line)):
             self._end_table()
-            self._fence, self._language = match[2], match[3].split()[0] if match[3].split() else ""
-            self._fence_indent = len(match[1])
+            self._fence = match[1]
+            self._language = next(iter(match[2].split()), "")
             self._code = []
             self._print(line, _DIM, end="\n")
         elif not self._begun and line.lstrip().startswith("|"):

@@ -16,7 +16,7 @@ from agentspec.assistant.results import Result, plain
 from agentspec.terminal.diff import diff_text
 from agentspec.terminal.markdown import MarkdownStream, PlainStream
 from agentspec.terminal.speed import source_kind, source_label
-from agentspec.terminal.waiting import Waiting
+from agentspec.terminal.waiting import Waiting, reading
 
 _COLOURS = {
     "lookup": "cyan",
@@ -60,21 +60,16 @@ class Screen:
             self._text = PlainStream(console)
         self._thinking = PlainStream(console, lambda _: "dim italic")
 
-    def begin(self, reading: Callable[[], tuple[int, int] | None]) -> None:
-        """A request was sent; `reading` says how far its prompt is read."""
-
-        def what() -> str:
-            known = reading()
-            return f"reading {known[0]:,} of {known[1]:,} tokens" if known else "thinking"
-
-        self.waiting.show(what)
+    def begin(self, read: Callable[[], tuple[int, int] | None]) -> None:
+        """A request was sent; `read` says how far its prompt is read."""
+        self.waiting.show(lambda: reading(read(), "thinking"))
 
     def show(self, event: events.Event) -> None:
         """Show one event."""
         if isinstance(event, (events.Text, events.Thinking, events.Token)):
             self._words(event)
             return
-        self._end()
+        self.end()
         match event:
             case events.CallWriting(name=name):
                 self.waiting.show(f"writing a call of {plain(name)}")
@@ -108,7 +103,9 @@ class Screen:
 
     def end(self) -> None:
         """Nothing more comes for now, for whatever reason."""
-        self._end()
+        self.waiting.clear()
+        self._thinking.end()
+        self._text.end()
 
     def close(self) -> None:
         """Take the waiting line away for good."""
@@ -169,11 +166,6 @@ class Screen:
         kind = source_kind(source)
         self._seen[kind] = None
         return _COLOURS.get(kind, _OTHER)
-
-    def _end(self) -> None:
-        self.waiting.clear()
-        self._thinking.end()
-        self._text.end()
 
     def _line(
         self, mark: str, mark_style: str, text: str, style: str = "", *, exact: bool = False

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from agentspec.assistant.compare import Comparison, writing_seconds
 from agentspec.assistant.events import Answered
+from agentspec.wire import SpeculationStats
 
 
 @dataclass(slots=True)
@@ -21,13 +22,18 @@ class Speed:
         self.answers.append(answered)
 
     @property
+    def stats(self) -> list[SpeculationStats]:
+        """Those of the answers that have any."""
+        return [a.speculation for a in self.answers if a.speculation is not None]
+
+    @property
     def tokens(self) -> int:
         return sum(answer.usage.completion_tokens for answer in self.answers)
 
     @property
     def per_second(self) -> float:
         """Tokens per second of writing; of the whole answer where a server says no more."""
-        stats = [a.speculation for a in self.answers if a.speculation is not None]
+        stats = self.stats
         if len(stats) == len(self.answers):
             tokens, seconds = (
                 sum(s.generated_tokens for s in stats),
@@ -40,13 +46,12 @@ class Speed:
     @property
     def acceptance_length(self) -> float:
         """Tokens gained per target pass; 0 where nobody says."""
-        stats = [a.speculation for a in self.answers if a.speculation is not None]
-        passes = sum(s.passes for s in stats)
-        return sum(s.generated_tokens for s in stats) / passes if passes else 0.0
+        passes = sum(s.passes for s in self.stats)
+        return sum(s.generated_tokens for s in self.stats) / passes if passes else 0.0
 
     @property
     def drafted(self) -> int:
-        return sum(a.speculation.drafted for a in self.answers if a.speculation is not None)
+        return sum(s.drafted for s in self.stats)
 
     @property
     def estimate(self) -> float | None:
@@ -59,12 +64,16 @@ class Speed:
     def reused(self) -> float | None:
         """The share of the prompts that was not read again."""
         prompt = sum(answer.usage.prompt_tokens for answer in self.answers)
-        cached = sum(
+        return self.cached_tokens / prompt if prompt else None
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompts that were not read again."""
+        return sum(
             details.cached_tokens
             for answer in self.answers
             if (details := answer.usage.prompt_tokens_details) is not None
         )
-        return cached / prompt if prompt else None
 
     @property
     def context(self) -> int:
@@ -97,7 +106,7 @@ def details(speed: Speed) -> list[str]:
     if not speed.answers:
         return ["nothing was written yet"]
     lines = [status(speed)]
-    stats = [a.speculation for a in speed.answers if a.speculation is not None]
+    stats = speed.stats
     seconds = sum(answer.seconds for answer in speed.answers)
     reading = sum(s.prefill_seconds for s in stats)
     lines.append(

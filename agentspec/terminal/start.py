@@ -21,7 +21,7 @@ from agentspec.terminal.headless import OutputFormat, run_once
 from agentspec.terminal.interrupts import Interrupts, ending
 from agentspec.terminal.opening import Opening
 from agentspec.terminal.speed import Speed
-from agentspec.terminal.waiting import Waiting
+from agentspec.terminal.waiting import Waiting, reading
 
 Models = Callable[[str | None], LoadedModel]
 """A model by its name, None for the one that was asked for at the start."""
@@ -180,7 +180,7 @@ def once(
             waiting.show(opening.state)
             session = opening.wait(stop)
             if format != "stream-json":
-                waiting.show(lambda: _state(model))
+                waiting.show(lambda: reading(model.reading(), "working"))
             ended = run_once(
                 session,
                 text,
@@ -192,8 +192,3 @@ def once(
                 plain_per_second=model.plain_per_second,
             )
     return ended.why
-
-
-def _state(model: LoadedModel) -> str:
-    known = model.reading()
-    return f"reading {known[0]:,} of {known[1]:,} tokens" if known else "working"

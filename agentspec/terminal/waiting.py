@@ -15,6 +15,11 @@ _EVERY, _FIRST = 0.12, 0.3
 _TURNS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
+def reading(known: tuple[int, int] | None, otherwise: str) -> str:
+    """How far a prompt is read, as of `Speculating.reading`; something else outside of that."""
+    return f"reading {known[0]:,} of {known[1]:,} tokens" if known else otherwise
+
+
 class Waiting:
     """The line; on anything but a terminal it is never drawn.
 
