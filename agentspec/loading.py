@@ -55,7 +55,7 @@ def load_engine(
     chosen = load_settings(
         {"model": _text(model), "draft": _text(draft), **settings}, project_dir=project_dir
     )
-    resolved = _resolve(chosen)
+    resolved = resolve(chosen)
     target = open_backend(resolved.path, chosen)
     helper = None
     try:
@@ -118,7 +118,8 @@ def gpu_in_use(settings: Settings) -> bool:
     return settings.n_gpu_layers != 0 and bool(library().llama_supports_gpu_offload())
 
 
-def _resolve(settings: Settings) -> Resolved:
+def resolve(settings: Settings) -> Resolved:
+    """The target that the settings name, on disk. Raises what the catalog and the hub raise."""
     from agentspec.models import catalog
 
     if settings.model is None:
@@ -193,7 +194,7 @@ def _assemble(
     return Engine(
         wrap(target) if wrap else target,
         draft=draft,
-        model=resolved.entry.name if resolved.entry else _name_of(resolved.path),
+        model=title(resolved),
         template=chat,
         max_tokens=settings.max_tokens,
         rows=rows,
@@ -211,9 +212,12 @@ def _assemble(
     )
 
 
-def _name_of(path: Path) -> str:
+def title(resolved: Resolved) -> str:
+    """What a model is called in answers."""
+    if resolved.entry is not None:
+        return resolved.entry.name
     # the name of a folder may have a dot in it
-    return path.name if path.is_dir() else path.stem
+    return resolved.path.name if resolved.path.is_dir() else resolved.path.stem
 
 
 def _identity(target: Opened) -> str:

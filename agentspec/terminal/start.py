@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +42,11 @@ def local(
 
     def model(name: str | None) -> LoadedModel:
         from agentspec.assistant.loading_model import LoadingModel
-        from agentspec.models import catalog
+        from agentspec.loading import resolve, title
 
-        wanted = name or settings.model
+        chosen = replace(settings, model=name or settings.model)
         # a name that is none is said now, not in a thread
-        found = (
-            catalog.resolve(wanted, settings.models_dir)
-            if wanted
-            else catalog.default_target(settings.models_dir)
-        )
+        called = title(resolve(chosen))
         # a draft model that was chosen belongs to the target that was
         arguments = {**load, "draft": None} if name is not None else load
 
@@ -58,11 +54,10 @@ def local(
             from agentspec.assistant.engine_model import EngineModel
             from agentspec.loading import load_engine
 
-            engine = load_engine(wanted, workspace=root, project_dir=root, **arguments)
+            engine = load_engine(chosen.model, workspace=root, project_dir=root, **arguments)
             return EngineModel(engine, tokens=tokens, **options)
 
-        title = found.entry.name if found.entry else found.path.stem
-        return LoadingModel(title, settings.n_ctx, loaded)
+        return LoadingModel(called, settings.n_ctx, loaded)
 
     return model
 
