@@ -35,13 +35,8 @@ class Change:
     def now(self, around: int = 2, most: int = 20) -> str:
         """The changed lines as they are now, numbered, with those around them; "" for many."""
         old, new = _lines(self.before), _lines(self.after)
-        first = 0
-        while first < min(len(old), len(new)) and old[first] == new[first]:
-            first += 1
-        same = 0  # lines at the end
-        while same < min(len(old), len(new)) - first and old[-1 - same] == new[-1 - same]:
-            same += 1
-        begin, end = max(0, first - around), min(len(new), len(new) - same + around)
+        first, last = _same_ends(old, new)
+        begin, end = max(0, first - around), min(len(new), len(new) - last + around)
         if not 0 < end - begin <= most:
             return ""
         return "\n".join(
@@ -62,16 +57,7 @@ def diff_lines(path: str, before: bytes | None, after: bytes | None) -> Iterator
     yield f"--- {f'a/{name}' if before is not None else '/dev/null'}\n"
     yield f"+++ {f'b/{name}' if after is not None else '/dev/null'}\n"
     # what is the same at both ends is cut off: comparing takes time by the square
-    first = 0
-    for one, two in zip(old, new, strict=False):
-        if one != two:
-            break
-        first += 1
-    last = 0
-    for one, two in zip(reversed(old[first:]), reversed(new[first:]), strict=False):
-        if one != two:
-            break
-        last += 1
+    first, last = _same_ends(old, new)
     begin = max(0, first - _CONTEXT)
     cut = max(0, last - _CONTEXT)
     old, new = old[begin : len(old) - cut], new[begin : len(new) - cut]
@@ -87,6 +73,18 @@ def diff_lines(path: str, before: bytes | None, after: bytes | None) -> Iterator
         yield line
         if not line.endswith("\n"):
             yield "\n\\ No newline at end of file\n"
+
+
+def _same_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
+    """How many lines are the same at the beginning, and how many of the others at the end."""
+    most = min(len(old), len(new))
+    first = 0
+    while first < most and old[first] == new[first]:
+        first += 1
+    last = 0
+    while last < most - first and old[-1 - last] == new[-1 - last]:
+        last += 1
+    return first, last
 
 
 def _whole_hunk(old: Sequence[str], new: Sequence[str]) -> str:
