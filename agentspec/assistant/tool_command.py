@@ -11,7 +11,7 @@ from agentspec.assistant.decide import Command, words
 from agentspec.assistant.errors import RefusedError
 from agentspec.assistant.process import Ended, run
 from agentspec.assistant.repository import Repository
-from agentspec.assistant.results import Arguments, Result, Spec, ends, plain
+from agentspec.assistant.results import Arguments, Result, Spec, ends, plain, unseen
 
 MAX_SECONDS = 600
 _SECONDS = 120
@@ -72,7 +72,7 @@ def asked(text: str, why: str = "") -> Command:
     text = text.strip()
     if not text or len(text) > _MAX_COMMAND:
         raise RefusedError(f"the command must have 1 to {_MAX_COMMAND} characters")
-    if any(not (char.isprintable() or char in "\n\t") for char in text):
+    if any(map(unseen, text)):
         raise RefusedError("the command holds characters that cannot be shown; write it plainly")
     return Command(text, plain(why)[:300], words(text))
 
