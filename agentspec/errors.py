@@ -166,3 +166,8 @@ class EngineClosedError(AgentspecError):
 
 class CancelledError(AgentspecError):
     """The caller cancelled; every cache is consistent with the committed tokens."""
+
+
+def line_of(error: BaseException, most: int = 300) -> str:
+    """What an error of a library says, on one line of at most so many characters, or its type."""
+    return " ".join(str(error).split())[:most] or type(error).__name__

@@ -24,6 +24,7 @@ from agentspec.errors import (
     RollbackError,
     SequenceLostError,
     UnsupportedError,
+    line_of,
 )
 
 if TYPE_CHECKING:
@@ -229,8 +230,7 @@ class TorchBackend(Inside):
                 raise
             count = sum(len(part.tokens) for part in rows)
             raise DecodeError(
-                f"a pass of {count} rows on {self.path.name} failed: "
-                f"{' '.join(str(error).split())[:300] or type(error).__name__}"
+                f"a pass of {count} rows on {self.path.name} failed: {line_of(error)}"
             ) from error
         self._tell(rows, features, held)
         number = self._pass

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from agentspec.backends.torch_eagle_net import EagleNet
-from agentspec.errors import BackendError, CancelledError, DecodeError
+from agentspec.errors import BackendError, CancelledError, DecodeError, line_of
 
 if TYPE_CHECKING:
     from agentspec.backends.torch import TorchBackend
@@ -220,8 +220,7 @@ class EagleReading:
             if isinstance(error, BackendError) or not isinstance(error, Exception):
                 raise
             raise DecodeError(
-                f"a pass of {len(tokens)} rows on an EAGLE layer failed: "
-                f"{' '.join(str(error).split())[:300] or type(error).__name__}"
+                f"a pass of {len(tokens)} rows on an EAGLE layer failed: {line_of(error)}"
             ) from error
         self.rows = len(tokens)
         if self.spent is not None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from agentspec.backends.torch_heads import BASE, IDENTITY, names_of, plain_name, width_of
-from agentspec.errors import ModelFileError, ModelNotFoundError, PairMismatchError
+from agentspec.errors import ModelFileError, ModelNotFoundError, PairMismatchError, line_of
 
 if TYPE_CHECKING:
     from agentspec.backends.torch import TorchBackend
@@ -79,7 +79,7 @@ def _config(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ModelFileError(f"{folder} is no EAGLE checkpoint: it has no config.json") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelFileError(f"cannot read {path}: {_line(error)}") from error
+        raise ModelFileError(f"cannot read {path}: {line_of(error, 200)}") from error
     if not isinstance(told, dict):
         raise ModelFileError(f"{path} is no configuration")
     # vLLM wraps those of EAGLE-1, speculators those of EAGLE-3
@@ -113,7 +113,7 @@ def _weights(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
                 told |= opened.metadata() or {}
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         except (OSError, ValueError, SafetensorError) as error:
-            raise ModelFileError(f"cannot read {file}: {_line(error)}") from error
+            raise ModelFileError(f"cannot read {file}: {line_of(error, 200)}") from error
         for name, tensor in tensors.items():
             own = name.removeprefix("model.")
             if own.startswith("midlayer."):
@@ -340,7 +340,3 @@ class _Reader:
 
 def _named(tensor: Any) -> str:
     return f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

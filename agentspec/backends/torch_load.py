@@ -25,6 +25,7 @@ from agentspec.errors import (
     MissingExtraError,
     ModelFileError,
     ModelNotFoundError,
+    line_of,
 )
 
 
@@ -93,9 +94,9 @@ def _named(path: Path) -> Iterator[None]:
     except (AgentspecError, MemoryError):
         raise
     except ImportError as error:
-        raise MissingExtraError(error.name or _line(error), "torch") from error
+        raise MissingExtraError(error.name or line_of(error), "torch") from error
     except Exception as error:
-        raise ModelFileError(f"transformers cannot load {path}: {_line(error)}") from error
+        raise ModelFileError(f"transformers cannot load {path}: {line_of(error)}") from error
 
 
 @contextlib.contextmanager
@@ -114,10 +115,6 @@ def _quiet(libraries: Libraries) -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _from_folder(path: Path, settings: TorchSettings, libraries: Libraries, device: Any) -> Loaded:

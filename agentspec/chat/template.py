@@ -16,7 +16,7 @@ from jinja2.exceptions import SecurityError
 from agentspec.backends.base import Tokenizer
 from agentspec.chat.guard import Guard, Segment
 from agentspec.chat.sandbox import RUN, LimitError, RefusedError, Run, Sandbox
-from agentspec.errors import InvalidRequestError, ModelError
+from agentspec.errors import InvalidRequestError, ModelError, line_of
 from agentspec.wire import Message, Tool, check_json
 
 FALLBACKS = ("chatml", "gemma")
@@ -57,12 +57,12 @@ class ChatTemplate:
             self._template = Sandbox(now).from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise ModelError(
-                f"the chat template does not compile: line {error.lineno}: {_line(error)}; "
+                f"the chat template does not compile: line {error.lineno}: {line_of(error)}; "
                 "pass another with template="
             ) from error
         except (jinja2.TemplateError, RecursionError, SyntaxError, MemoryError) as error:
             raise ModelError(
-                f"the chat template does not compile: {_line(error)}; pass another with template="
+                f"the chat template does not compile: {line_of(error)}; pass another with template="
             ) from error
         self._guard: tuple[tuple[str, ...], Guard] = ((), Guard(()))
 
@@ -104,7 +104,7 @@ class ChatTemplate:
     @staticmethod
     def _refused(error: RefusedError) -> InvalidRequestError:
         return InvalidRequestError(
-            f"the model's chat template refuses these messages: {_line(error)}", param="messages"
+            f"the model's chat template refuses these messages: {line_of(error)}", param="messages"
         )
 
     def _render(
@@ -143,17 +143,17 @@ class ChatTemplate:
             raise
         except LimitError as error:
             raise ModelError(
-                f"the chat template was stopped: {_line(error)}; pass another with template="
+                f"the chat template was stopped: {line_of(error)}; pass another with template="
             ) from error
         except SecurityError as error:
             raise ModelError(
-                f"the chat template tries what a template may not do: {_line(error)}"
+                f"the chat template tries what a template may not do: {line_of(error)}"
             ) from error
         except Exception as error:
             # A template runs arbitrary expressions over the caller's data: any exception type.
             raise ModelError(
                 f"the chat template failed on these messages: {type(error).__name__}: "
-                f"{marks.clean(_line(error))}; pass another with template="
+                f"{marks.clean(line_of(error))}; pass another with template="
             ) from error
         return marks.segments("".join(chunks))
 
@@ -373,7 +373,3 @@ def _folded(chat: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         else:
             out.append({**message, "role": role, "content": content})
     return out
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

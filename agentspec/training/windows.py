@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentspec.backends.base import Tokenizer
-from agentspec.errors import InvalidRequestError
+from agentspec.errors import InvalidRequestError, line_of
 from agentspec.replay.chatml import ChatEncoder
 from agentspec.replay.recording import read_recordings, trace_files
 from agentspec.replay.store import ArrayStore
@@ -43,7 +43,9 @@ def text_windows(tokenizer: Tokenizer, files: Sequence[Path], length: int) -> li
                 raise InvalidRequestError(f"{path} is larger than 64 MiB; split it")
             text = path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidRequestError(f"{path} cannot be read as text: {_line(error)}") from error
+            raise InvalidRequestError(
+                f"{path} cannot be read as text: {line_of(error, 200)}"
+            ) from error
         ids = tokenizer.encode(text)
         for start in range(0, len(ids), length):
             part = _cut(ids[start : start + length])
@@ -125,7 +127,3 @@ def _cut(ids: Sequence[int]) -> tuple[int, ...]:
     """The last tokens, a multiple of `GRAIN`."""
     count = len(ids) // GRAIN * GRAIN
     return tuple(ids[len(ids) - count :])
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
