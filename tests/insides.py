@@ -12,6 +12,15 @@ import numpy as np
 from agentspec.backends.base import Capabilities, Output, Rows, SeqId
 from agentspec.testing.scripted import Law, ScriptedBackend, ScriptedOutput
 
+VOCAB = 9
+
+
+def counting(cached: Sequence[int]) -> Any:
+    """Sure of the token after the last one, whatever else is cached."""
+    logits = np.zeros(VOCAB, dtype=np.float32)
+    logits[(cached[-1] + 1) % VOCAB] = 9.0
+    return logits
+
 
 class ExitingTarget(ScriptedBackend):
     """A target with exits: their rows lie ahead of the sequence until a whole pass or a cut.

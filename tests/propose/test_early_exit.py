@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from agentspec.engine.sampling import SeededChance
@@ -15,16 +14,7 @@ from agentspec.errors import CancelledError
 from agentspec.propose.draft_model import DraftModel
 from agentspec.propose.early_exit import ExitReading
 from agentspec.types import EMPTY_DRAFT, Draft, Evidence, SamplingParams, TurnContext, Verdict
-from tests.insides import ExitingTarget
-
-VOCAB = 9
-
-
-def counting(cached: Sequence[int]) -> Any:
-    """Sure of the token after the last one, whatever else is cached."""
-    logits = np.zeros(VOCAB, dtype=np.float32)
-    logits[(cached[-1] + 1) % VOCAB] = 9.0
-    return logits
+from tests.insides import VOCAB, ExitingTarget, counting
 
 
 class Bench:

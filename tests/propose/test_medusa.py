@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from agentspec.backends.base import Rows
 from agentspec.engine.sampling import SeededChance
@@ -13,15 +10,7 @@ from agentspec.engine.session import LiveSequence
 from agentspec.propose.medusa import Medusa
 from agentspec.testing.scripted import ScriptedBackend
 from agentspec.types import EMPTY_DRAFT, Draft, SamplingParams, TurnContext, Verdict
-from tests.insides import HeardRows, ScriptedHeads, States, looking_ahead
-
-VOCAB = 9
-
-
-def counting(cached: Sequence[int]) -> Any:
-    logits = np.zeros(VOCAB, dtype=np.float32)
-    logits[(cached[-1] + 1) % VOCAB] = 9.0
-    return logits
+from tests.insides import VOCAB, HeardRows, ScriptedHeads, States, counting, looking_ahead
 
 
 class Bench:
