@@ -14,20 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from agentspec.backends.torch_heads import BASE, read_config
 from agentspec.errors import MissingExtraError, ModelFileError, ModelNotFoundError
 from agentspec.files import replacing
 
 FILE = "medusa_lm_head.pt"
 """What the authors' code calls it."""
 
-_BASE = "base_model_name_or_path"
 _NAMES = re.compile(
     r"\d+\.\d+\.linear\.(weight|bias)|\d+\.\d+\.weight"
     r"|blocks\.\d+\.layers\.\d+\.(weight|bias)|lm_heads\.\d+\.weight|lm_head\.weight|token_map"
 )
 _PREFIXES = ("medusa_heads.", "medusa_head.")
 _MOST_HEADER = 16 << 20
-_MOST_CONFIG = 1 << 20
 _COPY = 8 << 20
 _SECONDS = 900.0
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "TEMP", "TMP")
@@ -63,8 +62,8 @@ def convert_medusa(
     if not file.is_file():
         raise ModelNotFoundError(f"there are no Medusa heads at {file}")
     out = out or file.with_suffix(".safetensors")
-    config = _config(file.parent / "config.json")
-    named = base or config.get(_BASE)
+    config = read_config(file.parent)
+    named = base or config.get(BASE)
     if not isinstance(named, str) or not named.strip():
         raise ModelFileError(
             f"nothing beside {file} says which model its heads are for; name it with --base"
@@ -74,7 +73,7 @@ def convert_medusa(
         with tempfile.TemporaryDirectory(prefix=".convert-", dir=out.parent) as folder:
             raw = Path(folder) / "tensors.safetensors"
             isolated = _unpickle(file, raw, seconds)
-            told = {_BASE: named, "format": "pt"}
+            told = {BASE: named, "format": "pt"}
             heads = _rewrite(raw, out, told, file)
     except OSError as error:
         raise ModelFileError(f"{out} cannot be written: {error.strerror or error}") from error
@@ -144,13 +143,3 @@ def _header(file: BinaryIO, source: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"what was read of {source} is no safetensors file: {error}") from None
     return found
-
-
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        if not path.is_file() or path.stat().st_size > _MOST_CONFIG:
-            return {}
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelFileError(f"{path} cannot be read: {type(error).__name__}") from None
-    return found if isinstance(found, dict) else {}

@@ -88,7 +88,7 @@ def read_heads(path: Path) -> HeadFile:
     except (SafetensorError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ModelFileError(f"{file} is not a whole safetensors file: {reason}") from error
-    return HeadFile(file, {**_config(file.parent), **told}, tensors)
+    return HeadFile(file, {**read_config(file.parent), **told}, tensors)
 
 
 def is_eagle(path: Path) -> bool:
@@ -170,7 +170,8 @@ def _file(path: Path) -> Path:
     return path
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config.json of a folder, empty where there is none. Raises ModelFileError."""
     path = folder / "config.json"
     try:
         if not path.is_file() or path.stat().st_size > _MOST_CONFIG:
