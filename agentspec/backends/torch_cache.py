@@ -53,9 +53,19 @@ class Growing(cache_utils.CacheLayerMixin):  # type: ignore[misc]
             return
         size = max(rows, self.rows * 3 // 2) + _STEP
         size -= size % _STEP
-        buffers = []
-        for at, states in enumerate((key_states, value_states)):
-            shape = (*states.shape[:-2], size, states.shape[-1])
+        self._remake(size, (key_states, value_states))
+        self.is_initialized = True
+
+    def reserve(self, cells: int) -> None:
+        """Have room for so many rows, and show all of it to a pass that is captured."""
+        if self._buffers is not None and self._buffers[0].shape[-2] != cells:
+            self._remake(cells, self._buffers)
+
+    def _remake(self, cells: int, like: tuple[Any, Any]) -> None:
+        """Put the rows into new buffers of so many cells, of the shape and type of `like`."""
+        old, buffers = self._buffers, []
+        for at, states in enumerate(like):
+            shape = (*states.shape[:-2], cells, states.shape[-1])
             # cells behind the rows are hidden by masks, which do not hide what is no number
             buffer = torch.zeros(shape, dtype=states.dtype, device=states.device)
             if old is not None:
@@ -63,19 +73,6 @@ class Growing(cache_utils.CacheLayerMixin):  # type: ignore[misc]
             buffers.append(buffer)
         self._buffers = buffers[0], buffers[1]
         self.moves += 1
-        self.is_initialized = True
-
-    def reserve(self, cells: int) -> None:
-        """Have room for so many rows, and show all of it to a pass that is captured."""
-        if self._buffers is not None and self._buffers[0].shape[-2] != cells:
-            buffers = []
-            for old in self._buffers:
-                shape = (*old.shape[:-2], cells, old.shape[-1])
-                buffer = torch.zeros(shape, dtype=old.dtype, device=old.device)
-                buffer[..., : self.rows, :] = old[..., : self.rows, :]
-                buffers.append(buffer)
-            self._buffers = buffers[0], buffers[1]
-            self.moves += 1
 
     def update(self, key_states: Any, value_states: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
         if self.where is not None:
