@@ -223,14 +223,14 @@ class Eagle:
     def _chain(self, law: Law, deepest: int, least: float, passes: list[int]) -> Draft:
         nodes: list[_Node] = []
         while True:
-            for token, sure in law.top(1):
-                node = self._node(nodes, token, sure, len(nodes) - 1)
-                stands = not nodes or node.chance >= least
-                if sure >= self._p_min and node.score >= self._floor and stands:
-                    nodes.append(node)
-                    break
-            else:
+            best = law.top(1)
+            if not best:
                 break
+            node = self._node(nodes, *best[0], len(nodes) - 1)
+            stands = not nodes or node.chance >= least
+            if not (node.sure >= self._p_min and node.score >= self._floor and stands):
+                break
+            nodes.append(node)
             if len(nodes) == deepest or nodes[-1].token in self.ends:
                 break
             try:
