@@ -166,10 +166,7 @@ class CostAwareController:
                 if draft.deterministic and (not behind.tokens or earns > most_behind):
                     behind, most_behind = draft.as_chain(), earns
             if source is not None:
-                passes = draft.evidence.passes
-                if source.counts_tokens:
-                    passes = passes or (1,) * (len(draft) + 1)
-                fee = source.fee(passes, self._cost)
+                fee = source.fee(source.passes(draft), self._cost)
                 self._spent += fee
                 source.asking.observe(promised, max(earns, worth) - worth - price * fee)
             if k and (earns > worth or not draft.deterministic):

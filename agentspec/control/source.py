@@ -9,6 +9,7 @@ from agentspec.control.asking import Asking
 from agentspec.control.cost import CostCurve
 from agentspec.control.cost_draft import DraftCost
 from agentspec.control.pace import Pace
+from agentspec.types import Draft
 
 _MOST = 16
 _LEAST_PRIOR, _SLOPE = 0.1, 0.8
@@ -21,9 +22,6 @@ class Source:
 
     Without a cost of its own that of the curve's draft model counts, if there is one.
     """
-
-    counts_tokens = True
-    """A draft that does not tell its passes cost one for each token."""
 
     def __init__(
         self,
@@ -42,6 +40,10 @@ class Source:
     def cost(self) -> DraftCost | None:
         """What a pass over one row costs, in passes of the target."""
         return self._own if self._own is not None else self._curve.draft
+
+    def passes(self, draft: Draft) -> Sequence[int]:
+        """The rows of each pass of a draft; one that does not tell them had one for each token."""
+        return draft.evidence.passes or (1,) * (len(draft) + 1)
 
     def fee(self, passes: Sequence[int], cost: Callable[[int], float]) -> float:
         """What passes of so many rows cost in all: they grow as the target's do."""
@@ -83,7 +85,8 @@ class HeadSource(Source):
     `passes` of a draft are the heads that were computed for it.
     """
 
-    counts_tokens = False
+    def passes(self, draft: Draft) -> Sequence[int]:
+        return draft.evidence.passes
 
     def fee(self, passes: Sequence[int], cost: Callable[[int], float]) -> float:
         own = self.cost
