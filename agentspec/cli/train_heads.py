@@ -75,6 +75,7 @@ def train_heads(
     are kept, so that other trainings of the same model need not wait for them.
     """
     from agentspec.config import load_settings
+    from agentspec.loading import resolve
     from agentspec.training.plan import Plan
 
     if not text and not sessions:
@@ -82,7 +83,7 @@ def train_heads(
     plan = Plan(**options)
     named = {"model": model, "backend": "torch", "device": device, "dtype": dtype}
     settings = load_settings({**named, "n_threads": n_threads})
-    path = _model_path(model, settings)
+    path = resolve(settings).path
     folder = out or Path(f"{path.name.removesuffix('.gguf')}-{plan.kind}")
     target = _target(path, settings, plan)
     try:
@@ -90,14 +91,6 @@ def train_heads(
     finally:
         target.close()
     give_report(report, report_text(report), as_json=as_json, out=None)
-
-
-def _model_path(model: str, settings: Any) -> Path:
-    from agentspec.loading_torch import model_folder
-    from agentspec.models import catalog
-
-    folder = model_folder(model, settings)
-    return folder if folder is not None else catalog.resolve(model, settings.models_dir).path
 
 
 def _target(path: Path, settings: Any, plan: Plan) -> TorchBackend:
