@@ -1,4 +1,4 @@
-"""Several sequences in one context, and sequences on disk."""
+"""What llama.cpp adds to the promises of all backends: shared cells, and sequences on disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from agentspec.backends.base import Rows
-from agentspec.errors import BackendError, DecodeError, RollbackError
+from agentspec.errors import BackendError, DecodeError
 
 Load = Callable[..., Any]
 KINDS = ("dense", "swa", "recurrent", "hybrid")
@@ -22,62 +22,6 @@ FLOAT32 = {"type_k": "f32", "type_v": "f32", "flash_attn": False}
 
 def near(left: list[Any], right: list[Any]) -> bool:
     return all(np.abs(a - b).max() < 1e-3 for a, b in zip(left, right, strict=True))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_interleaved_sequences_do_not_mix(
-    load: Load, tiny: Any, feed: Any, words: Any, kind: str
-) -> None:
-    backend = load(tiny(kind), **SEVERAL, **FLOAT32)
-    seqs = [backend.open() for _ in range(3)]
-    rows: list[list[Any]] = [[], [], []]
-    texts = [words(24, seed=i) for i in range(3)]
-    for at in range(0, 24, 6):
-        output = backend.forward(
-            [
-                Rows(seq, text[at : at + 6], logits_from=0)
-                for seq, text in zip(seqs, texts, strict=True)
-            ]
-        )
-        for i in range(18):
-            rows[i // 6].append(output.logits(i).copy())
-    for i, text in enumerate(texts):
-        alone = load(tiny(kind), **FLOAT32)
-        assert near(rows[i], feed(alone, alone.open(), text, (6,) * 4))
-    assert not near(rows[0], rows[1])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_logits_are_those_of_the_rows_asked(
-    load: Load, tiny: Any, feed: Any, words: Any, kind: str
-) -> None:
-    backend = load(tiny(kind), **SEVERAL, **FLOAT32)
-    a, b = backend.open(), backend.open()
-    output = backend.forward(
-        [Rows(a, words(5), logits_from=3), Rows(b, words(4, seed=1), logits_from=4)]
-    )
-    assert len(output) == 2
-    alone = load(tiny(kind), **FLOAT32)
-    rows = feed(alone, alone.open(), words(5))
-    assert near([output.logits(0), output.logits(1)], rows[3:])
-    assert (backend.length(a), backend.length(b)) == (5, 4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_fork_goes_its_own_way(load: Load, tiny: Any, feed: Any, words: Any, kind: str) -> None:
-    backend = load(tiny(kind), **SEVERAL, **FLOAT32)
-    seq = backend.open()
-    feed(backend, seq, words(20))
-    new = backend.fork(seq)
-    assert backend.length(new) == 20
-    left = feed(backend, seq, words(3, seed=1))
-    right = feed(backend, new, words(5, seed=2))
-    assert (backend.length(seq), backend.length(new)) == (23, 25)
-    for text, rows in ((words(3, seed=1), left), (words(5, seed=2), right)):
-        alone = load(tiny(kind), **FLOAT32)
-        clean = alone.open()
-        feed(alone, clean, words(20))
-        assert near(rows, feed(alone, clean, text))
 
 
 @pytest.mark.parametrize("kind", ["dense", "swa"])
@@ -137,50 +81,6 @@ def test_a_pass_larger_than_the_context_is_refused(load: Load, tiny: Any) -> Non
     assert backend.max_rows == 256
     with pytest.raises(DecodeError, match="1 to 256 rows"):
         backend.forward([Rows(a, [1] * 200), Rows(b, [1] * 200)])
-
-
-def test_all_sequences_in_use(load: Load, tiny: Any) -> None:
-    backend = load(tiny(), max_seqs=2)
-    first, second = backend.open(), backend.open()
-    assert backend.capabilities.max_seqs == 2
-    for more in (backend.open, lambda: backend.fork(first)):
-        with pytest.raises(BackendError, match=r"all 2 sequences .* max_seqs"):
-            more()
-    backend.drop(second)
-    assert backend.fork(first) == second
-
-
-def test_a_sequence_that_is_not_open(load: Load, tiny: Any) -> None:
-    """llama.cpp ends the process over an id it does not know."""
-    backend = load(tiny(), max_seqs=2)
-    open_one = backend.open()
-    uses: tuple[Callable[[int], Any], ...] = (
-        backend.length,
-        lambda seq: backend.forward([Rows(seq, [1])]),
-        lambda seq: backend.rollback(seq, 0),
-        backend.fork,
-        backend.checkpoint,
-    )
-    for wrong in (1, 2, -1, 10**6):
-        for use in uses:
-            with pytest.raises(BackendError, match="no open sequence"):
-                use(wrong)
-        backend.drop(wrong)
-    assert backend.length(open_one) == 0
-    assert backend.open() == 1
-    with pytest.raises(BackendError):
-        backend.open()
-
-
-@pytest.mark.parametrize("length", [-1, 6, 100])
-def test_a_rollback_to_nowhere(load: Load, tiny: Any, feed: Any, words: Any, length: int) -> None:
-    backend = load(tiny())
-    seq = backend.open()
-    feed(backend, seq, words(5))
-    with pytest.raises(RollbackError, match="has 5 tokens"):
-        backend.rollback(seq, length)
-    backend.rollback(seq, 5)
-    assert backend.length(seq) == 5
 
 
 # disk
