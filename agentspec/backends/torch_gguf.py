@@ -84,8 +84,8 @@ _FAMILIES: Mapping[str, _Family] = {
 }
 
 
-def open_dense(path: Path, transformers: Any, dtype: Any) -> Any:
-    """The model of a GGUF file on the CPU, its weights unpacked to a number format.
+def open_dense(path: Path, transformers: Any, dtype: Any) -> tuple[Any, str | None]:
+    """The model of a GGUF file on the CPU, its weights unpacked to a number format; its template.
 
     Raises ModelFileError for a damaged file or missing weights, and MissingExtraError.
     """
@@ -106,7 +106,7 @@ def open_dense(path: Path, transformers: Any, dtype: Any) -> Any:
     wrong = [*unexpected, *sorted(set(missing) - tied)]
     if wrong:
         raise ModelFileError(f"{path} lacks or misnames weights, {wrong[0]} first")
-    return model
+    return model, header.chat_template
 
 
 def _refuse_scaling(header: GgufHeader) -> None:

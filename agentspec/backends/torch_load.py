@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from agentspec.backends.torch_settings import (
     Libraries,
@@ -29,16 +29,6 @@ from agentspec.errors import (
 )
 
 
-class TextTokenizer(Protocol):
-    """A `Tokenizer` that also names its BOS and EOS ids."""
-
-    bos_id: int | None
-    eos_id: int | None
-
-    @property
-    def adds_bos(self) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A model on its device, its tokenizer and its chat template."""
@@ -47,11 +37,6 @@ class Loaded:
     tokenizer: Any
     template: str | None
     device: Any
-
-
-def is_model_folder(path: Path) -> bool:
-    """True for a directory in transformers' layout."""
-    return (path / "config.json").is_file()
 
 
 def open_model(path: Path, settings: TorchSettings, libraries: Libraries) -> Loaded:
@@ -73,7 +58,7 @@ def open_model(path: Path, settings: TorchSettings, libraries: Libraries) -> Loa
 
 def check_folder(path: Path) -> None:
     """Raises ModelFileError unless it holds a config.json and weights in safetensors."""
-    if not is_model_folder(path):
+    if not (path / "config.json").is_file():
         raise ModelFileError(f"{path} is not a model directory: it has no config.json")
     if any(path.glob("*.safetensors")):
         return
@@ -147,15 +132,13 @@ def _from_folder(path: Path, settings: TorchSettings, libraries: Libraries, devi
 
 def _from_gguf(path: Path, settings: TorchSettings, libraries: Libraries, device: Any) -> Loaded:
     from agentspec.backends.torch_gguf import open_dense
-    from agentspec.models.gguf import read_header
 
     if settings.device == "map":
         raise ConfigError(f"{path} is a GGUF file: device map is for model folders")
-    header = read_header(path)
     dtype = chosen_dtype(libraries.torch, settings, device, "bfloat16")
-    model = open_dense(path, libraries.transformers, dtype)
+    model, template = open_dense(path, libraries.transformers, dtype)
     text = _gguf_tokenizer(path, libraries.transformers)
-    return _finished(model.to(device), text, header.chat_template, device, settings)
+    return _finished(model.to(device), text, template, device, settings)
 
 
 def _gguf_tokenizer(path: Path, transformers: Any) -> Any:
