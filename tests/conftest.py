@@ -168,3 +168,20 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         return made[kind]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def torch_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The folder of a tiny torch model of a kind, by default called tiny-KIND, written once."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from tests.torch_models import write_tiny
+
+    root = tmp_path_factory.mktemp("torch")
+
+    def find(kind: str = "llama", *, name: str | None = None, **arguments: Any) -> Path:
+        key = "-".join([kind, *(f"{k}{v}" for k, v in arguments.items())])
+        folder = root / key / (name or f"tiny-{kind}")
+        return folder if folder.exists() else write_tiny(folder, kind, **arguments)
+
+    return find

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,9 @@ HI = [{"role": "user", "content": "abc abc abc"}]
 FLAT = CostCurve.from_points({1: 1.0, 64: 1.2})
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    from tests.torch_models import write_tiny
-
-    root = tmp_path_factory.mktemp("torch")
-
-    def find(kind: str = "llama", **arguments: Any) -> Path:
-        path = root / f"tiny-{kind}"
-        return path if path.exists() else write_tiny(path, kind, layers=4, **arguments)
-
-    return find
+@pytest.fixture
+def folder(torch_folder: Callable[..., Path]) -> Callable[..., Path]:
+    return partial(torch_folder, layers=4)
 
 
 @pytest.fixture

@@ -26,17 +26,12 @@ from agentspec.models import snapshot
 HI = [{"role": "user", "content": "abc abc abc"}]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    from tests.torch_models import write_tiny
-
-    root = tmp_path_factory.mktemp("torch")
+@pytest.fixture
+def folder(torch_folder: Callable[..., Path]) -> Callable[..., Path]:
+    """Folders with a dot in their names, as models of versions have."""
 
     def find(kind: str = "llama", **arguments: Any) -> Path:
-        path = root / "-".join([f"{kind}2.5", *(f"{k}{v}" for k, v in arguments.items())])
-        return path if path.exists() else write_tiny(path, kind, **arguments)
+        return torch_folder(kind, name=f"{kind}2.5", **arguments)
 
     return find
 

@@ -1,4 +1,4 @@
-"""Loaded llama.cpp models and ways to feed them; every backend is closed after its test."""
+"""Loaded models and ways to feed them; every backend is closed after its test."""
 
 from __future__ import annotations
 
@@ -31,6 +31,25 @@ def load() -> Iterator[Load]:
     def loader(path: Path, **settings: Any) -> LlamaCppBackend:
         given = {"n_ctx": 256, "n_threads": 1, "chunk": 64, "swa_full": False, **settings}
         opened.append(LlamaCppBackend(path, LlamaSettings(**given)))
+        return opened[-1]
+
+    try:
+        yield loader
+    finally:
+        for backend in opened:
+            backend.close()
+
+
+@pytest.fixture
+def open_torch() -> Iterator[Load]:
+    """Load a model folder on the CPU with one thread and a small context unless told otherwise."""
+    from agentspec.backends.torch import TorchBackend, TorchSettings
+
+    opened: list[TorchBackend] = []
+
+    def loader(path: Path, **settings: Any) -> TorchBackend:
+        told = {"n_ctx": 512, "n_threads": 1, "chunk": 64, "max_seqs": 8, "device": "cpu"}
+        opened.append(TorchBackend(path, TorchSettings(**{**told, **settings})))
         return opened[-1]
 
     try:

@@ -38,22 +38,6 @@ MOVED = ("llama.cpp-swa",)
 CLOSE = 1e-3
 
 
-@pytest.fixture(scope="session")
-def torch_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """The folder of a tiny torch model of a kind, written once."""
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    from tests.torch_models import write_tiny
-
-    root = tmp_path_factory.mktemp("torch")
-
-    def find(kind: str, **arguments: Any) -> Path:
-        folder = root / "-".join([kind, *(f"{k}{v}" for k, v in arguments.items())])
-        return folder if folder.exists() else write_tiny(folder, kind, **arguments)
-
-    return find
-
-
 @pytest.fixture
 def made(request: pytest.FixtureRequest) -> Iterator[Made]:
     """A backend by name, e.g. "torch-gemma3"; all computed in float32."""
@@ -165,6 +149,7 @@ def test_sequences_run_out_and_come_back(made: Made) -> None:
     for name in ("llama.cpp-dense", "torch-llama"):
         backend = made(name, max_seqs=2)
         first, second = backend.open(), backend.open()
+        assert backend.capabilities.max_seqs == 2
         for more in (backend.open, lambda b=backend, f=first: b.fork(f)):
             with pytest.raises(BackendError, match=r"all 2 sequences .* max_seqs"):
                 more()
@@ -175,8 +160,9 @@ def test_sequences_run_out_and_come_back(made: Made) -> None:
 
 @pytest.mark.parametrize("name", ["llama.cpp-dense", "torch-llama"])
 def test_a_sequence_that_is_not_open(made: Made, name: str) -> None:
-    backend = made(name)
-    backend.open()
+    """llama.cpp ends the process over an id it does not know."""
+    backend = made(name, max_seqs=2)
+    open_one = backend.open()
     uses: tuple[Callable[[int], Any], ...] = (
         backend.length,
         lambda seq: backend.forward([Rows(seq, [1])]),
@@ -185,11 +171,15 @@ def test_a_sequence_that_is_not_open(made: Made, name: str) -> None:
         backend.checkpoint,
         lambda seq: backend.commit_path(seq, []),
     )
-    for wrong in (1, -1, 10**6):
+    for wrong in (1, 2, -1, 10**6):
         for use in uses:
             with pytest.raises(BackendError, match="no open sequence"):
                 use(wrong)
         backend.drop(wrong)
+    assert backend.length(open_one) == 0
+    assert backend.open() == 1
+    with pytest.raises(BackendError):
+        backend.open()
 
 
 # passes that cannot be

@@ -26,21 +26,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.eagle_checkpoints import DRAFTED, Reference, write_eagle  # noqa: E402
-from tests.torch_models import VOCAB, write_tiny  # noqa: E402
+from tests.torch_models import VOCAB  # noqa: E402
 
 CLOSE = 1e-5
 LAYERS = 4
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    root = tmp_path_factory.mktemp("targets")
-
-    def find(kind: str = "llama") -> Path:
-        path = root / kind
-        return path if path.exists() else write_tiny(path, kind, layers=LAYERS)
-
-    return find
+@pytest.fixture
+def model(torch_folder: Callable[..., Path]) -> Callable[..., Path]:
+    return lambda kind="llama": torch_folder(kind, name=kind, layers=LAYERS)
 
 
 @pytest.fixture(scope="module")

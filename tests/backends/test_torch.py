@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,37 +30,6 @@ CLOSE = 1e-3
 EXITS = ("llama", "qwen2", "mistral", "gemma2", "gemma3", "gpt2")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    from tests.torch_models import write_tiny
-
-    root = tmp_path_factory.mktemp("torch")
-
-    def find(kind: str = "llama", **arguments: Any) -> Path:
-        path = root / "-".join([kind, *(f"{k}{v}" for k, v in arguments.items())])
-        return path if path.exists() else write_tiny(path, kind, **arguments)
-
-    return find
-
-
-@pytest.fixture
-def open_torch() -> Iterator[Callable[..., Any]]:
-    from agentspec.backends.torch import TorchBackend, TorchSettings
-
-    opened: list[Any] = []
-
-    def load(path: Path, **settings: Any) -> Any:
-        told = {"n_ctx": 512, "n_threads": 1, "chunk": 64, "max_seqs": 4, "device": "cpu"}
-        opened.append(TorchBackend(path, TorchSettings(**{**told, **settings})))
-        return opened[-1]
-
-    try:
-        yield load
-    finally:
-        for backend in opened:
-            backend.close()
-
-
 def near(left: Any, right: Any) -> bool:
     return bool(np.abs(np.asarray(left) - np.asarray(right)).max() < CLOSE)
 
@@ -75,23 +43,25 @@ def chunks(count: int) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral", "gemma2", "gemma3", "gpt2", "lfm2"])
 def test_the_rows_are_those_of_transformers(
-    folder: Any, open_torch: Any, feed: Any, words: Any, kind: str
+    torch_folder: Any, open_torch: Any, feed: Any, words: Any, kind: str
 ) -> None:
     import transformers
 
-    backend = open_torch(folder(kind))
+    backend = open_torch(torch_folder(kind))
     text = words(50)
     rows = feed(backend, backend.open(), text, (30, 1, 12, 7))
-    plain = transformers.AutoModelForCausalLM.from_pretrained(folder(kind)).eval()
+    plain = transformers.AutoModelForCausalLM.from_pretrained(torch_folder(kind)).eval()
     with torch.no_grad():
         expected = plain(torch.tensor([text])).logits[0].numpy()
     assert near(np.stack(rows), expected)
 
 
-def test_the_number_format_is_the_one_asked_for(folder: Any, open_torch: Any, words: Any) -> None:
+def test_the_number_format_is_the_one_asked_for(
+    torch_folder: Any, open_torch: Any, words: Any
+) -> None:
     rows = {}
     for dtype in ("auto", "float32", "bfloat16", "float16"):
-        backend = open_torch(folder(), dtype=dtype)
+        backend = open_torch(torch_folder(), dtype=dtype)
         rows[dtype] = backend.forward([Rows(backend.open(), words(9))]).logits(0)
         wanted = "float32" if dtype == "auto" else dtype
         assert str(backend.dtype) == f"torch.{wanted}"
@@ -102,9 +72,9 @@ def test_the_number_format_is_the_one_asked_for(folder: Any, open_torch: Any, wo
 
 
 def test_rows_stay_on_the_device_until_they_are_asked_for(
-    folder: Any, open_torch: Any, words: Any, monkeypatch: pytest.MonkeyPatch
+    torch_folder: Any, open_torch: Any, words: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = open_torch(folder())
+    backend = open_torch(torch_folder())
     moved: list[str] = []
     real = torch.Tensor.numpy
 
@@ -128,11 +98,11 @@ def test_rows_stay_on_the_device_until_they_are_asked_for(
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "gemma3", "gpt2", "mamba"])
 def test_packed_weights_change_nothing(
-    folder: Any, open_torch: Any, feed: Any, words: Any, kind: str
+    torch_folder: Any, open_torch: Any, feed: Any, words: Any, kind: str
 ) -> None:
     from agentspec.backends.torch_linear import Packed
 
-    packed, plain = open_torch(folder(kind)), open_torch(folder(kind), packed=False)
+    packed, plain = open_torch(torch_folder(kind)), open_torch(torch_folder(kind), packed=False)
     found = [isinstance(module, Packed) for module in packed.inner.modules()]
     # mamba reads the weights of its layers itself, and gpt2 has layers of another kind
     assert sum(found) == {"llama": 15, "gemma2": 15, "gemma3": 15, "gpt2": 1, "mamba": 0}[kind]
@@ -143,11 +113,11 @@ def test_packed_weights_change_nothing(
 
 @pytest.mark.parametrize("kind", ["llama", "mistral", "gemma3"])
 def test_attention_row_by_row_gives_equal_bits(
-    folder: Any, open_torch: Any, feed: Any, words: Any, kind: str
+    torch_folder: Any, open_torch: Any, feed: Any, words: Any, kind: str
 ) -> None:
     """Behind contexts shorter and longer than the windows, and than attention's blocks."""
-    backend = open_torch(folder(kind), apart=True)
-    together = open_torch(folder(kind))
+    backend = open_torch(torch_folder(kind), apart=True)
+    together = open_torch(torch_folder(kind))
     text, more = words(500), words(16, seed=3)
     for context in (1, 14, 40, 480):
         rows: dict[int, Any] = {}
@@ -171,12 +141,12 @@ def test_attention_row_by_row_gives_equal_bits(
 
 @pytest.mark.parametrize("kind", EXITS)
 def test_an_exit_is_the_model_with_fewer_layers(
-    folder: Any, open_torch: Any, feed: Any, words: Any, kind: str, tmp_path: Path
+    torch_folder: Any, open_torch: Any, feed: Any, words: Any, kind: str, tmp_path: Path
 ) -> None:
     """Its rows behind a prompt of the whole model, whose keys and values it shares."""
-    backend = open_torch(folder(kind, layers=4))
+    backend = open_torch(torch_folder(kind, layers=4))
     assert backend.capabilities.exit_layers == (1, 2, 3)
-    small = open_torch(cut_to(folder(kind, layers=4), tmp_path / "small", 2))
+    small = open_torch(cut_to(torch_folder(kind, layers=4), tmp_path / "small", 2))
     prompt, text = words(30), words(12, seed=3)
     seq, clean = backend.open(), small.open()
     feed(backend, seq, prompt)
@@ -189,7 +159,7 @@ def test_an_exit_is_the_model_with_fewer_layers(
         assert backend.ahead(seq) == at + n
     assert near(rows, expected)
     # the whole model goes on as if no exit had been
-    fresh = open_torch(folder(kind, layers=4))
+    fresh = open_torch(torch_folder(kind, layers=4))
     other = fresh.open()
     feed(fresh, other, prompt)
     assert near(feed(backend, seq, text), feed(fresh, other, text))
@@ -214,8 +184,10 @@ def cut_to(source: Path, folder: Path, layers: int) -> Path:
     return folder
 
 
-def test_exit_rows_are_cut_and_dropped(folder: Any, open_torch: Any, feed: Any, words: Any) -> None:
-    backend, fresh = open_torch(folder(layers=4)), open_torch(folder(layers=4))
+def test_exit_rows_are_cut_and_dropped(
+    torch_folder: Any, open_torch: Any, feed: Any, words: Any
+) -> None:
+    backend, fresh = open_torch(torch_folder(layers=4)), open_torch(torch_folder(layers=4))
     seq, clean = backend.open(), fresh.open()
     feed(backend, seq, words(10))
     feed(fresh, clean, words(10))
@@ -245,8 +217,8 @@ def test_exit_rows_are_cut_and_dropped(folder: Any, open_torch: Any, feed: Any, 
         backend.forward([Rows(seq, [1, 2], parents=[-1, -1], exit_layer=2)])
 
 
-def test_a_tree_behind_exit_rows(folder: Any, open_torch: Any, feed: Any, words: Any) -> None:
-    backend, fresh = open_torch(folder(layers=4)), open_torch(folder(layers=4))
+def test_a_tree_behind_exit_rows(torch_folder: Any, open_torch: Any, feed: Any, words: Any) -> None:
+    backend, fresh = open_torch(torch_folder(layers=4)), open_torch(torch_folder(layers=4))
     seq, clean = backend.open(), fresh.open()
     feed(backend, seq, words(10))
     feed(fresh, clean, words(10))
@@ -266,18 +238,18 @@ def test_a_tree_behind_exit_rows(folder: Any, open_torch: Any, feed: Any, words:
 
 @pytest.mark.parametrize("kind", [*EXITS, "lfm2"])
 def test_hidden_states_are_those_of_transformers(
-    folder: Any, open_torch: Any, words: Any, kind: str
+    torch_folder: Any, open_torch: Any, words: Any, kind: str
 ) -> None:
     import transformers
 
-    backend = open_torch(folder(kind, layers=4))
+    backend = open_torch(torch_folder(kind, layers=4))
     seq, text = backend.open(), words(20)
     backend.forward([Rows(seq, text[:8])])
     backend.tap([0, 2, 3])
     assert backend.taps == (0, 2, 3)
     output = backend.forward([Rows(seq, text[8:], logits_from=9, hidden=True)])
     found = output.features()
-    plain = transformers.AutoModelForCausalLM.from_pretrained(folder(kind, layers=4)).eval()
+    plain = transformers.AutoModelForCausalLM.from_pretrained(torch_folder(kind, layers=4)).eval()
     with torch.no_grad():
         expected = plain(torch.tensor([text]), output_hidden_states=True)
     assert near(found.last, expected.hidden_states[-1][0, 8:])
@@ -293,9 +265,9 @@ def test_hidden_states_are_those_of_transformers(
     assert backend.forward([Rows(seq, [1], logits_from=1, hidden=True)]).features().taps == ()
 
 
-def test_hidden_states_of_an_exit(folder: Any, open_torch: Any, words: Any) -> None:
+def test_hidden_states_of_an_exit(torch_folder: Any, open_torch: Any, words: Any) -> None:
     """What an adapter behind the exit reads: the state before the norm, and behind it."""
-    backend = open_torch(folder(layers=4))
+    backend = open_torch(torch_folder(layers=4))
     seq = backend.open()
     backend.tap([2])
     output = backend.forward([Rows(seq, words(5), logits_from=0, hidden=True, exit_layer=2)])
@@ -307,9 +279,9 @@ def test_hidden_states_of_an_exit(folder: Any, open_torch: Any, words: Any) -> N
 
 
 def test_a_listener_hears_every_pass_of_the_whole_model(
-    folder: Any, open_torch: Any, words: Any
+    torch_folder: Any, open_torch: Any, words: Any
 ) -> None:
-    backend = open_torch(folder(layers=4))
+    backend = open_torch(torch_folder(layers=4))
     backend.tap([1])
     heard: list[Any] = []
     stop = backend.listen(heard.append)
@@ -338,8 +310,8 @@ def test_a_listener_hears_every_pass_of_the_whole_model(
 # what breaks off a pass
 
 
-def test_a_cancel_ends_a_pass(folder: Any, open_torch: Any, feed: Any, words: Any) -> None:
-    backend, fresh = open_torch(folder(layers=4)), open_torch(folder(layers=4))
+def test_a_cancel_ends_a_pass(torch_folder: Any, open_torch: Any, feed: Any, words: Any) -> None:
+    backend, fresh = open_torch(torch_folder(layers=4)), open_torch(torch_folder(layers=4))
     seq, clean = backend.open(), fresh.open()
     feed(backend, seq, words(10))
     feed(fresh, clean, words(10))
@@ -355,9 +327,12 @@ def test_a_cancel_ends_a_pass(folder: Any, open_torch: Any, feed: Any, words: An
 @pytest.mark.parametrize("kind", ["llama", "gemma3", "lfm2", "mamba"])
 @pytest.mark.parametrize("error", [RuntimeError("no memory\nleft"), KeyboardInterrupt()])
 def test_a_pass_that_fails_leaves_everything_as_it_was(
-    folder: Any, open_torch: Any, feed: Any, words: Any, kind: str, error: BaseException
+    torch_folder: Any, open_torch: Any, feed: Any, words: Any, kind: str, error: BaseException
 ) -> None:
-    backend, fresh = open_torch(folder(kind, layers=4)), open_torch(folder(kind, layers=4))
+    backend, fresh = (
+        open_torch(torch_folder(kind, layers=4)),
+        open_torch(torch_folder(kind, layers=4)),
+    )
     a, b, clean = backend.open(), backend.open(), fresh.open()
     feed(backend, a, words(10))
     feed(backend, b, words(7))
@@ -381,9 +356,9 @@ def test_a_pass_that_fails_leaves_everything_as_it_was(
 
 
 def test_a_recurrent_state_without_a_checkpoint_is_lost(
-    folder: Any, open_torch: Any, feed: Any, words: Any
+    torch_folder: Any, open_torch: Any, feed: Any, words: Any
 ) -> None:
-    backend = open_torch(folder("lfm2"))
+    backend = open_torch(torch_folder("lfm2"))
     seq = backend.open()
     feed(backend, seq, words(10))
 
@@ -397,8 +372,10 @@ def test_a_recurrent_state_without_a_checkpoint_is_lost(
     assert backend.length(seq) == 0
 
 
-def test_close_waits_for_the_pass_and_ends_it(folder: Any, open_torch: Any, words: Any) -> None:
-    backend = open_torch(folder(layers=4))
+def test_close_waits_for_the_pass_and_ends_it(
+    torch_folder: Any, open_torch: Any, words: Any
+) -> None:
+    backend = open_torch(torch_folder(layers=4))
     seq, begun, ended = backend.open(), threading.Event(), []
 
     def slow(*_: Any) -> None:
@@ -428,9 +405,11 @@ def test_close_waits_for_the_pass_and_ends_it(folder: Any, open_torch: Any, word
 # what is refused
 
 
-def test_pickled_weights_are_refused_by_name(folder: Any, open_torch: Any, tmp_path: Path) -> None:
+def test_pickled_weights_are_refused_by_name(
+    torch_folder: Any, open_torch: Any, tmp_path: Path
+) -> None:
     bad = tmp_path / "model"
-    shutil.copytree(folder(), bad)
+    shutil.copytree(torch_folder(), bad)
     (bad / "model.safetensors").unlink()
     with pytest.raises(ModelFileError, match="holds no weights"):
         open_torch(bad)
@@ -439,7 +418,7 @@ def test_pickled_weights_are_refused_by_name(folder: Any, open_torch: Any, tmp_p
         open_torch(bad)
 
 
-def test_files_that_are_no_model(folder: Any, open_torch: Any, tmp_path: Path) -> None:
+def test_files_that_are_no_model(torch_folder: Any, open_torch: Any, tmp_path: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="no file or folder"):
         open_torch(tmp_path / "absent")
     with pytest.raises(ModelFileError, match=r"no config\.json"):
@@ -451,7 +430,7 @@ def test_files_that_are_no_model(folder: Any, open_torch: Any, tmp_path: Path) -
         ("tokenizer.json", b"{}"),
     ):
         bad = tmp_path / "bad"
-        shutil.copytree(folder(), bad)
+        shutil.copytree(torch_folder(), bad)
         (bad / name).write_bytes(content)
         with pytest.raises(ModelFileError) as caught:
             open_torch(bad)
@@ -463,9 +442,11 @@ def test_files_that_are_no_model(folder: Any, open_torch: Any, tmp_path: Path) -
         open_torch(tmp_path / "x.gguf")
 
 
-def test_code_of_a_checkpoint_is_not_run(folder: Any, open_torch: Any, tmp_path: Path) -> None:
+def test_code_of_a_checkpoint_is_not_run(
+    torch_folder: Any, open_torch: Any, tmp_path: Path
+) -> None:
     bad = tmp_path / "model"
-    shutil.copytree(folder(), bad)
+    shutil.copytree(torch_folder(), bad)
     marker = tmp_path / "ran"
     (bad / "code.py").write_text(f"open({str(marker)!r}, 'w')\nclass Config: pass\n")
     told = json.loads((bad / "config.json").read_text())
@@ -493,20 +474,20 @@ def test_settings_that_are_wrong(settings: dict[str, Any]) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", "map"])
-def test_a_device_that_is_not_there(folder: Any, open_torch: Any, device: str) -> None:
+def test_a_device_that_is_not_there(torch_folder: Any, open_torch: Any, device: str) -> None:
     with pytest.raises(ConfigError, match="no CUDA device"):
-        open_torch(folder(), device=device)
+        open_torch(torch_folder(), device=device)
 
 
-def test_without_trees(folder: Any, open_torch: Any) -> None:
-    backend = open_torch(folder(), tree_leaves=0)
+def test_without_trees(torch_folder: Any, open_torch: Any) -> None:
+    backend = open_torch(torch_folder(), tree_leaves=0)
     assert (backend.capabilities.tree, backend.capabilities.max_leaves) == (False, 1)
     with pytest.raises(UnsupportedError, match="chains only"):
         backend.forward([Rows(backend.open(), [1, 2], parents=[-1, -1])])
 
 
-def test_a_model_has_no_more_positions_than_it_learned(folder: Any, open_torch: Any) -> None:
-    assert open_torch(folder("gpt2"), n_ctx=100_000).n_ctx == 2048
+def test_a_model_has_no_more_positions_than_it_learned(torch_folder: Any, open_torch: Any) -> None:
+    assert open_torch(torch_folder("gpt2"), n_ctx=100_000).n_ctx == 2048
 
 
 def test_a_gguf_file_that_scales_its_positions_is_refused(

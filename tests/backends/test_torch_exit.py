@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,35 +26,9 @@ from tests.head_files import WIDTH, write_heads  # noqa: E402
 LAYERS = 4
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    from tests.torch_models import write_tiny
-
-    root = tmp_path_factory.mktemp("models")
-
-    def find(kind: str = "llama") -> Path:
-        path = root / f"tiny-{kind}"
-        return path if path.exists() else write_tiny(path, kind, layers=LAYERS)
-
-    return find
-
-
 @pytest.fixture
-def open_torch() -> Iterator[Callable[..., Any]]:
-    from agentspec.backends.torch import TorchBackend, TorchSettings
-
-    opened: list[Any] = []
-
-    def load(path: Path, **settings: Any) -> Any:
-        told = {"n_ctx": 512, "n_threads": 1, "chunk": 64, "max_seqs": 8, "device": "cpu"}
-        opened.append(TorchBackend(path, TorchSettings(**{**told, **settings})))
-        return opened[-1]
-
-    try:
-        yield load
-    finally:
-        for backend in opened:
-            backend.close()
+def folder(torch_folder: Callable[..., Path]) -> Callable[..., Path]:
+    return partial(torch_folder, layers=LAYERS)
 
 
 @pytest.fixture

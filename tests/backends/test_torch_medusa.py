@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +36,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.torch_models import write_tiny
 
     return write_tiny(tmp_path_factory.mktemp("models") / "tiny")
-
-
-@pytest.fixture
-def open_torch() -> Iterator[Callable[..., Any]]:
-    from agentspec.backends.torch import TorchBackend, TorchSettings
-
-    opened: list[Any] = []
-
-    def load(path: Path, **settings: Any) -> Any:
-        told = {"n_ctx": 512, "n_threads": 1, "chunk": 64, "max_seqs": 8, "device": "cpu"}
-        opened.append(TorchBackend(path, TorchSettings(**{**told, **settings})))
-        return opened[-1]
-
-    try:
-        yield load
-    finally:
-        for backend in opened:
-            backend.close()
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,38 +21,9 @@ from agentspec.types import Draft, SamplingParams
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.torch_models import ATTENTION, KINDS, write_tiny
+from tests.torch_models import ATTENTION, KINDS
 
 CLOSE = 1e-3
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    root = tmp_path_factory.mktemp("torch")
-
-    def find(kind: str = "llama", **arguments: Any) -> Path:
-        path = root / "-".join([kind, *(f"{k}{v}" for k, v in arguments.items())])
-        return path if path.exists() else write_tiny(path, kind, **arguments)
-
-    return find
-
-
-@pytest.fixture
-def open_torch() -> Iterator[Callable[..., Any]]:
-    from agentspec.backends.torch import TorchBackend, TorchSettings
-
-    opened: list[Any] = []
-
-    def load(path: Path, **settings: Any) -> Any:
-        told = {"n_ctx": 512, "n_threads": 1, "chunk": 64, "device": "cpu", **settings}
-        opened.append(TorchBackend(path, TorchSettings(**told)))
-        return opened[-1]
-
-    try:
-        yield load
-    finally:
-        for backend in opened:
-            backend.close()
 
 
 def some_tree(rng: random.Random) -> list[int]:
@@ -96,9 +66,9 @@ def next_row_of_fresh(backend: Any, tokens: Sequence[int]) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_any_draft_the_text_is_that_of_plain_decoding(
-    folder: Any, open_torch: Any, words: Any, kind: str
+    torch_folder: Any, open_torch: Any, words: Any, kind: str
 ) -> None:
-    backend = open_torch(folder(kind), max_seqs=3)
+    backend = open_torch(torch_folder(kind), max_seqs=3)
     prompt = words(30)
     plain = Loop(backend).answer(prompt, max_tokens=80)
     loop = Loop(backend)
@@ -118,9 +88,9 @@ def test_with_any_draft_the_text_is_that_of_plain_decoding(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_every_step_the_cache_is_that_of_a_fresh_context(
-    folder: Any, open_torch: Any, words: Any, kind: str
+    torch_folder: Any, open_torch: Any, words: Any, kind: str
 ) -> None:
-    backend = open_torch(folder(kind), max_seqs=2)
+    backend = open_torch(torch_folder(kind), max_seqs=2)
     live, rng = LiveSequence(backend), random.Random(3)
     text = words(20)
     live.start(text)
@@ -146,27 +116,27 @@ def test_after_every_step_the_cache_is_that_of_a_fresh_context(
     ("target", "draft"), [("llama", "qwen2"), ("gemma3", "llama"), ("lfm2", "mamba")]
 )
 def test_a_draft_model_of_another_kind(
-    folder: Any, open_torch: Any, words: Any, target: str, draft: str, params: dict[str, Any]
+    torch_folder: Any, open_torch: Any, words: Any, target: str, draft: str, params: dict[str, Any]
 ) -> None:
     told = SamplingParams(**params)
-    backend = open_torch(folder(target), max_seqs=2)
+    backend = open_torch(torch_folder(target), max_seqs=2)
     plain = Loop(backend).answer(words(30), params=told, max_tokens=40)
-    helper = DraftModel(open_torch(folder(draft, seed=2)), target_vocab=264, k=4, p_min=0.0)
+    helper = DraftModel(open_torch(torch_folder(draft, seed=2)), target_vocab=264, k=4, p_min=0.0)
     answer = Loop(backend).answer(words(30), [helper], params=told, max_tokens=40)
     assert answer.tokens == plain.tokens
     assert answer.stats.drafted > 0
     assert not answer.stats.notes
     row = helper.sequence.next_rows().logits(0).copy()
-    fresh = next_row_of_fresh(open_torch(folder(draft, seed=2)), helper.sequence.tokens)
+    fresh = next_row_of_fresh(open_torch(torch_folder(draft, seed=2)), helper.sequence.tokens)
     assert np.abs(row - fresh).max() < CLOSE
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3", "lfm2"])
 def test_a_draft_model_like_its_target_is_always_right(
-    folder: Any, open_torch: Any, words: Any, kind: str
+    torch_folder: Any, open_torch: Any, words: Any, kind: str
 ) -> None:
-    helper = DraftModel(open_torch(folder(kind)), target_vocab=264, k=4, p_min=0.0)
-    answer = Loop(open_torch(folder(kind))).answer(words(30), [helper], max_tokens=40)
+    helper = DraftModel(open_torch(torch_folder(kind)), target_vocab=264, k=4, p_min=0.0)
+    answer = Loop(open_torch(torch_folder(kind))).answer(words(30), [helper], max_tokens=40)
     assert 0 < answer.stats.drafted == answer.stats.accepted
 
 
@@ -258,10 +228,10 @@ def plain_texts(weights: Any) -> list[list[int]]:
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "gemma3", "gpt2"])
 def test_captured_passes_give_the_same_text(
-    folder: Any, open_torch: Any, words: Any, kind: str
+    torch_folder: Any, open_torch: Any, words: Any, kind: str
 ) -> None:
     """Across a growth of the buffers, with trees, cuts, forks and hidden states."""
-    backend = open_torch(folder(kind), n_ctx=2048, max_seqs=3, chunk=256)
+    backend = open_torch(torch_folder(kind), n_ctx=2048, max_seqs=3, chunk=256)
     prompt = words(980, seed=2)
     plain = Loop(backend).answer(prompt, max_tokens=120)
     backend._model.capture(graphs=False)
@@ -295,11 +265,11 @@ def test_captured_passes_give_the_same_text(
 
 
 def test_passes_that_cannot_be_captured_are_computed(
-    folder: Any, open_torch: Any, feed: Any, words: Any, monkeypatch: pytest.MonkeyPatch
+    torch_folder: Any, open_torch: Any, feed: Any, words: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from agentspec.backends.torch_graphs import Replays
 
-    backend, fresh = open_torch(folder()), open_torch(folder())
+    backend, fresh = open_torch(torch_folder()), open_torch(torch_folder())
     backend._model.capture(graphs=False)
     seq, clean = backend.open(), fresh.open()
 
@@ -315,11 +285,11 @@ def test_passes_that_cannot_be_captured_are_computed(
 
 
 def test_a_captured_pass_that_is_wrong_is_not_believed(
-    folder: Any, open_torch: Any, feed: Any, words: Any, monkeypatch: pytest.MonkeyPatch
+    torch_folder: Any, open_torch: Any, feed: Any, words: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from agentspec.backends.torch_graphs import Replays
 
-    backend, fresh = open_torch(folder()), open_torch(folder())
+    backend, fresh = open_torch(torch_folder()), open_torch(torch_folder())
     backend._model.capture(graphs=False)
     seq, clean = backend.open(), fresh.open()
     real = Replays._fill
