@@ -15,18 +15,17 @@ import http.client
 import json
 import os
 import platform
-import signal
-import socket
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from agentspec.bench.served import PORT, served
 
 CART = '''"""A shopping cart."""
 
@@ -257,43 +256,9 @@ def loop(url: str, most: int) -> list[Turn]:
     return turns
 
 
-@contextlib.contextmanager
-def served(command: Sequence[str], port: int) -> Iterator[str]:
-    """A server that answers /health, ended in the end."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        for _ in range(1200):
-            if process.poll() is not None:
-                raise RuntimeError(f"{command[0]} ended with {process.returncode}")
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-                with contextlib.closing(connection):
-                    connection.request("GET", "/health")
-                    if connection.getresponse().status == 200:
-                        break
-            time.sleep(0.25)
-        else:
-            raise RuntimeError(f"{command[0]} was not ready after five minutes")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 def commands(model: str, n_ctx: int, llama_server: Path | None) -> dict[str, list[str]]:
     """The servers to compare, by name; PORT stands for a port."""
-    own = [sys.executable, "-m", "agentspec", "serve", model, "--port", "PORT"]
+    own = [sys.executable, "-m", "agentspec", "serve", model, "--port", PORT]
     own += ["--n-ctx", str(n_ctx), "--draft", "none"]
     found = {"plain": [*own, "--no-speculation"], "accelerated": own}
     if llama_server is not None:
@@ -301,7 +266,7 @@ def commands(model: str, n_ctx: int, llama_server: Path | None) -> dict[str, lis
 
         path = str(catalog.resolve(model).path)
         found["llama-server"] = [str(llama_server), "-m", path, "-c", str(n_ctx), "--jinja"]
-        found["llama-server"] += ["--port", "PORT", "-t", str(os.cpu_count() or 1)]
+        found["llama-server"] += ["--port", PORT, "-t", str(os.cpu_count() or 1)]
     return found
 
 
@@ -366,10 +331,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs: dict[str, list[list[Turn]]] = {}
     for _ in range(chosen.repeat):
         for name, command in commands(chosen.model, chosen.n_ctx, chosen.llama_server).items():
-            port = free_port()
-            filled = [str(port) if part == "PORT" else part for part in command]
-            with served(filled, port) as url:
-                turns = loop(url, chosen.max_tokens)
+            with served(command, quiet=False) as port:
+                turns = loop(f"http://127.0.0.1:{port}", chosen.max_tokens)
             runs.setdefault(name, []).append(turns)
             print(name, json.dumps(summary(turns)), file=sys.stderr, flush=True)
     print(f"{date.today()}: {chosen.model}, {platform.machine()}, {os.cpu_count()} cores")

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import socket
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from agentspec.bench.live import Run
+from agentspec.bench.served import PORT, READY_SECONDS, reason, served
 from agentspec.bench.sessions import BenchSession
 from agentspec.errors import BackendError
 from agentspec.machine import cores
@@ -21,10 +20,8 @@ from agentspec.machine import cores
 if TYPE_CHECKING:
     from agentspec.backends.llama_params import LlamaSettings
 
-_PORT = "PORT"
-_READY_SECONDS = 300.0
+_READY_SECONDS = READY_SECONDS
 _ANSWER_SECONDS = 1800.0
-_POLL_SECONDS = 0.1
 
 
 def command_of(
@@ -32,7 +29,7 @@ def command_of(
 ) -> list[str]:
     """The command that serves this file as the engine has loaded it; PORT stands for a port."""
     command = [program, "-m", str(model), "-c", str(n_ctx), "--jinja", "-np", "1"]
-    command += ["--host", "127.0.0.1", "--port", _PORT]
+    command += ["--host", "127.0.0.1", "--port", PORT]
     command += ["-t", str(settings.n_threads or cores())]
     command += ["-ctk", settings.type_k, "-ctv", settings.type_v]
     if settings.n_gpu_layers >= 0:
@@ -47,7 +44,7 @@ def knows(program: str, word: str) -> bool:
             [program, "--help"], capture_output=True, timeout=60, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise BackendError(f"{Path(program).name} cannot be run: {_short(error)}") from None
+        raise BackendError(f"{Path(program).name} cannot be run: {reason(error)}") from None
     return word.encode() in done.stdout + done.stderr
 
 
@@ -58,27 +55,13 @@ class LlamaServer:
         self._name = Path(command[0]).name
         self._command = list(command)
         self._port = 0
+        self._running = contextlib.ExitStack()
         self._read: BenchSession | None = None
 
     def __enter__(self) -> LlamaServer:
-        with contextlib.closing(socket.socket()) as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = int(probe.getsockname()[1])
-        command = [str(self._port) if part == _PORT else part for part in self._command]
-        try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        except OSError as error:
-            raise BackendError(f"{self._name} cannot be run: {_short(error)}") from None
-        try:
-            self._wait()
-        except BaseException:
-            self._end()
-            raise
+        self._port = self._running.enter_context(
+            served(self._command, ready_seconds=_READY_SECONDS)
+        )
         return self
 
     def __exit__(
@@ -87,7 +70,7 @@ class LlamaServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._end()
+        self._running.close()
 
     def ask(self, session: BenchSession, options: Mapping[str, Any]) -> Run:
         """The answer to a session, its prompt read before. Raises BackendError.
@@ -114,7 +97,7 @@ class LlamaServer:
                 text,
             )
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise BackendError(f"{self._name} gave no timings: {_short(error)}") from None
+            raise BackendError(f"{self._name} gave no timings: {reason(error)}") from None
 
     def _post(self, body: Mapping[str, Any]) -> Any:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_ANSWER_SECONDS)
@@ -125,34 +108,11 @@ class LlamaServer:
                 reply = connection.getresponse()
                 said = reply.read()
                 if reply.status != 200:
-                    why = said[:200].decode("utf-8", "replace")
-                    raise BackendError(f"{self._name} answered {reply.status}: {_line(why)}")
+                    why = " ".join(said[:200].decode("utf-8", "replace").split())
+                    raise BackendError(f"{self._name} answered {reply.status}: {why}")
                 return json.loads(said)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise BackendError(f"{self._name} gave no answer: {_short(error)}") from None
-
-    def _wait(self) -> None:
-        until = time.monotonic() + _READY_SECONDS
-        while time.monotonic() < until:
-            code = self._process.poll()
-            if code is not None:
-                raise BackendError(f"{self._name} ended at once with exit code {code}")
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
-                with contextlib.closing(connection):
-                    connection.request("GET", "/health")
-                    if connection.getresponse().status == 200:
-                        return
-            time.sleep(_POLL_SECONDS)
-        raise BackendError(f"{self._name} was not ready after {_READY_SECONDS:.0f} seconds")
-
-    def _end(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            raise BackendError(f"{self._name} gave no answer: {reason(error)}") from None
 
 
 _SAMPLING = ("max_tokens", "temperature", "tools", "seed")
@@ -161,13 +121,3 @@ _SAMPLING = ("max_tokens", "temperature", "tools", "seed")
 def _body(session: BenchSession, options: Mapping[str, Any]) -> dict[str, Any]:
     known = {name: options[name] for name in _SAMPLING if options.get(name) is not None}
     return {"messages": session.messages, "cache_prompt": True, **known}
-
-
-def _short(error: Exception) -> str:
-    # an OSError's own text has the program's path in it
-    reason = getattr(error, "strerror", None) or str(error)
-    return _line(str(reason)) or type(error).__name__
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())
