@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.api import Engine
-from agentspec.errors import BackendError, MissingExtraError
-from agentspec.models.gpu import read_gpus, system_memory
+from agentspec.models.gpu import known_gpus, system_memory
 
 _LIBRARIES = ("agentspec-engine", "llama-cpp-python", "numpy", "llguidance")
 _TOLD = ("n_threads", "n_gpu_layers", "type_k", "type_v", "flash_attn", "repack", "mmap", "chunk")
@@ -32,7 +31,7 @@ def describe_setup(engine: Engine) -> dict[str, Any]:
         "surroundings": {
             "memory": system_memory()[0],
             "system": _system(),
-            "gpus": _gpus(),
+            "gpus": [{"name": gpu.name, "memory": gpu.total} for gpu in known_gpus()],
             "libraries": {name: found for name in _LIBRARIES if (found := _version(name))},
         },
         "models": models,
@@ -60,13 +59,6 @@ def _model(backend: Any, n_ctx: int) -> dict[str, Any]:
         files = [part for part in path.rglob("*") if part.is_file()] if path.is_dir() else [path]
         file = {"file": path.name, "bytes": sum(part.stat().st_size for part in files)}
     return {**file, "what": description(backend), "n_ctx": n_ctx, "vocab": backend.vocab_size}
-
-
-def _gpus() -> list[dict[str, Any]]:
-    try:
-        return [{"name": gpu.name, "memory": gpu.total} for gpu in read_gpus()]
-    except (MissingExtraError, BackendError):
-        return []
 
 
 def _system() -> str:

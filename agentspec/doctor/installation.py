@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from agentspec.doctor import Check, fail, ok, warn
-from agentspec.errors import BackendError, MissingExtraError
 
 TESTED_LLAMA = "0.3.36"
 """The llama-cpp-python whose C API and quirks this version was written for."""
@@ -121,12 +120,9 @@ def cpu_flags() -> frozenset[str]:
 
 
 def _gpu_name() -> str:
-    from agentspec.models.gpu import read_gpus
+    from agentspec.models.gpu import known_gpus
 
-    try:
-        gpus = read_gpus()
-    except (MissingExtraError, BackendError):
-        gpus = []
+    gpus = known_gpus()
     if gpus:
         return gpus[0].name
     if platform.system() == "Darwin" and platform.machine() == "arm64":

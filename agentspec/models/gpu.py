@@ -44,6 +44,14 @@ def read_gpus() -> list[Gpu]:
         raise BackendError(f"no NVIDIA driver answers: {error}") from None
 
 
+def known_gpus() -> list[Gpu]:
+    """As `read_gpus`, none where they cannot be read."""
+    try:
+        return read_gpus()
+    except (MissingExtraError, BackendError):
+        return []
+
+
 def system_memory() -> tuple[int, int]:
     """Bytes of memory that this machine has, and that are free to be used; 0 where unknown."""
     try:
