@@ -68,6 +68,27 @@ def _ctrl_c_is_heard() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture
+def loads(chat: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """Makes what commands load an engine that writes a text; `loaded` are its arguments."""
+
+    def start(text: str, **options: Any) -> list[Any]:
+        from agentspec import loading
+
+        made: list[Any] = []
+
+        def load_engine(model: Any = None, **settings: Any) -> Any:
+            engine = chat.engine(chat.writing(text), **options)
+            engine.loaded = (model, {k: v for k, v in settings.items() if v is not None})
+            made.append(engine)
+            return engine
+
+        monkeypatch.setattr(loading, "load_engine", load_engine)
+        return made
+
+    return start
+
+
 @pytest.fixture(scope="session")
 def weights() -> Callable[[str], Path]:
     """The path of a catalog entry's model file; skips the test where it is absent."""

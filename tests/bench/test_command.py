@@ -11,20 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from agentspec import loading
 from agentspec.cli import main
 
 
 @pytest.fixture
-def engines(chat: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    made: list[Any] = []
-
-    def load_engine(model: Any = None, **settings: Any) -> Any:
-        made.append(chat.engine(chat.writing("again and again and again and again"), model="m"))
-        return made[-1]
-
-    monkeypatch.setattr(loading, "load_engine", load_engine)
-    return made
+def engines(loads: Callable[..., list[Any]]) -> list[Any]:
+    return loads("again and again and again and again", model="m")
 
 
 @pytest.fixture

@@ -199,8 +199,8 @@ def test_prompts_of_one_name_are_kept_apart(data: dict[str, Any]) -> None:
     for part in (twins, twins["warm"]):
         for i, session in enumerate(part["sessions"]):
             # of a size that no measured figure of the page has
-            ratio = 71.5 + i + (0.25 if part is not twins else 0)
-            session |= {"id": "same", "ratio": ratio}
+            made_up = 71.5 + i + (0.25 if part is not twins else 0)
+            session |= {"id": "same", "ratio": made_up}
     page = Page(bench_page(twins))
     for ratio in ("71.50", "72.50", "71.75", "72.75"):
         assert page.texts.count(ratio) == 2  # beside its strip and in the table

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from agentspec import loading
 from agentspec.cli import main
 
 
 @pytest.fixture
-def engines(chat: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    made: list[Any] = []
-
-    def load_engine(model: Any = None, **settings: Any) -> Any:
-        engine = chat.engine(chat.writing("again and again and again and again"), model="m")
-        engine.loaded = (model, {k: v for k, v in settings.items() if v is not None})
-        made.append(engine)
-        return engine
-
-    monkeypatch.setattr(loading, "load_engine", load_engine)
-    return made
+def engines(loads: Callable[..., list[Any]]) -> list[Any]:
+    return loads("again and again and again and again", model="m")
 
 
 def run(*args: str) -> Result:

@@ -23,18 +23,9 @@ Invoke = Callable[..., Result]
 
 
 @pytest.fixture
-def engines(chat: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def engines(loads: Callable[..., list[Any]]) -> list[Any]:
     """What the commands load: an engine that says hello; its arguments are kept."""
-    made: list[Any] = []
-
-    def load_engine(model: Any = None, **settings: Any) -> Any:
-        engine = chat.engine(chat.writing("Hello, wörld! Hello, wörld!"))
-        engine.loaded = (model, {k: v for k, v in settings.items() if v is not None})
-        made.append(engine)
-        return engine
-
-    monkeypatch.setattr(loading, "load_engine", load_engine)
-    return made
+    return loads("Hello, wörld! Hello, wörld!")
 
 
 @pytest.fixture
