@@ -8,13 +8,13 @@ from collections.abc import Container, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from agentspec.backends.special import beginnings, is_ordinary, parts
+from agentspec.backends.special import SpecialPieces, is_ordinary, parts
 from agentspec.errors import BackendError, InvalidRequestError, ModelError
 
 _CHUNK = 8192
 
 
-class LlamaTokenizer:
+class LlamaTokenizer(SpecialPieces):
     """Text to ids and back; `encode` gives plain text only, whatever the text spells.
 
     With a byte-level vocabulary (Qwen) decode(encode(x)) == x for every text; SmolLM2 has no
@@ -112,19 +112,6 @@ class LlamaTokenizer:
             return ""
         raw = self._lib.llama_vocab_get_text(self.llama_vocab, token) or b""
         return str(raw, "utf-8", "replace")
-
-    @cached_property
-    def special_pieces(self) -> dict[str, int]:
-        """The texts of `special_ids`: pieces that only a template may emit."""
-        named = ((self._text(token), token) for token in sorted(self.special_ids))
-        return {text: token for text, token in named if text}
-
-    @cached_property
-    def _special_pattern(self) -> re.Pattern[str] | None:
-        return beginnings(self.special_pieces)
-
-    def is_special(self, token: int) -> bool:
-        return token in self.special_ids
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text. Pieces that would become special ids are cut in two first.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 # user-defined pieces that are ordinary text in the models that have them (Gemma): splitting
 # them would tokenise plain text unlike the model's training, and a template never emits them
@@ -12,6 +14,32 @@ _ORDINARY = re.compile(
     r"div|span|strong|blockquote|code|sub|sup)>"
 )
 _LONGEST_BEGINNING = 64
+
+
+class SpecialPieces(ABC):
+    """What a tokenizer knows of its special ids, from the ids and the text of each."""
+
+    @property
+    @abstractmethod
+    def special_ids(self) -> frozenset[int]:
+        """What plain text never becomes."""
+
+    @abstractmethod
+    def _text(self, token: int) -> str:
+        """The text of an id in the vocabulary, "" where it has none."""
+
+    @cached_property
+    def special_pieces(self) -> dict[str, int]:
+        """The texts of `special_ids`: pieces that only a template may emit."""
+        named = ((self._text(token), token) for token in sorted(self.special_ids))
+        return {text: token for text, token in named if text}
+
+    @cached_property
+    def _special_pattern(self) -> re.Pattern[str] | None:
+        return beginnings(self.special_pieces)
+
+    def is_special(self, token: int) -> bool:
+        return token in self.special_ids
 
 
 def is_ordinary(text: str) -> bool:

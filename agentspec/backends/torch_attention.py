@@ -72,15 +72,7 @@ def grouped(
 
 
 def apart(
-    module: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    attention_mask: Any,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    is_causal: bool | None = None,
-    **named: Any,
+    module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **named: Any
 ) -> tuple[Any, None]:
     """`grouped`, where rows without a mask follow each other and each is computed for itself.
 
@@ -89,22 +81,14 @@ def apart(
     """
     rows, cells = query.shape[2], key.shape[2]
     if attention_mask is not None or rows == 1:
-        return grouped(module, query, key, value, attention_mask, dropout, scaling, **named)
+        return grouped(module, query, key, value, attention_mask, **named)
     window = named.get("sliding_window") or cells
     parts = []
     for row in range(rows):
         end = cells - rows + row + 1
         seen = slice(max(0, end - window), end)
-        out, _ = grouped(
-            module,
-            query[:, :, row : row + 1],
-            key[:, :, seen],
-            value[:, :, seen],
-            None,
-            dropout,
-            scaling,
-            **named,
-        )
+        one = query[:, :, row : row + 1]
+        out, _ = grouped(module, one, key[:, :, seen], value[:, :, seen], None, **named)
         parts.append(out)
     return torch.cat(parts, dim=1), None
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from agentspec.backends.special import beginnings, is_ordinary, parts
+from agentspec.backends.special import SpecialPieces, is_ordinary, parts
 from agentspec.errors import InvalidRequestError, ModelFileError
 
 # what llama.cpp takes for the end of an answer by its text, so that both say the same of a model
@@ -26,7 +26,7 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE = "▁"
 
 
-class TorchTokenizer:
+class TorchTokenizer(SpecialPieces):
     """Text to ids and back; `encode` gives plain text only, whatever the text spells.
 
     `vocab_size` is the model's: ids that the tokenizer lacks pad it. Raises ModelFileError for a
@@ -92,18 +92,8 @@ class TorchTokenizer:
                 special.add(token)
         return frozenset(special)
 
-    @cached_property
-    def special_pieces(self) -> dict[str, int]:
-        """The texts of `special_ids`: pieces that only a template may emit."""
-        named = ((self._table[token], token) for token in sorted(self.special_ids))
-        return {text: token for text, token in named if text}
-
-    @cached_property
-    def _special_pattern(self) -> re.Pattern[str] | None:
-        return beginnings(self.special_pieces)
-
-    def is_special(self, token: int) -> bool:
-        return token in self.special_ids
+    def _text(self, token: int) -> str:
+        return self._table[token] or ""
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text. Pieces that would become special ids are cut in two first."""
