@@ -14,9 +14,13 @@ READ: Any = {"name": "read", "description": "Read a file.", "input_schema": SCHE
 
 
 def main(url: str = "http://127.0.0.1:8080", prompt: str = "What does README.md say?") -> None:
-    client = Anthropic(base_url=url, api_key=os.environ.get("AGENTSPEC_API_KEY", "none"))
+    key = os.environ.get("AGENTSPEC_API_KEY", "none")
+    with Anthropic(base_url=url, api_key=key) as client:
+        answer(client, [{"role": "user", "content": prompt}])
+
+
+def answer(client: Anthropic, messages: list[Any]) -> None:
     model = client.models.list().data[0].id
-    messages: list[Any] = [{"role": "user", "content": prompt}]
     options: Any = {"model": model, "max_tokens": 1024, "tools": [READ], "messages": messages}
     while True:
         with client.messages.stream(**options) as stream:

@@ -15,9 +15,13 @@ READ: Any = {"type": "function", "function": {"name": "read", "parameters": PARA
 
 
 def main(url: str = "http://127.0.0.1:8080", prompt: str = "What does README.md say?") -> None:
-    client = OpenAI(base_url=f"{url}/v1", api_key=os.environ.get("AGENTSPEC_API_KEY", "none"))
+    key = os.environ.get("AGENTSPEC_API_KEY", "none")
+    with OpenAI(base_url=f"{url}/v1", api_key=key) as client:
+        answer(client, [{"role": "user", "content": prompt}])
+
+
+def answer(client: OpenAI, messages: list[Any]) -> None:
     model = client.models.list().data[0].id
-    messages: list[Any] = [{"role": "user", "content": prompt}]
     while True:
         with client.chat.completions.stream(model=model, messages=messages, tools=[READ]) as stream:
             for event in stream:

@@ -71,7 +71,14 @@ def test_streams_of_the_examples(tap: Tap, sdk: str) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_responses(tap: Tap, stream: bool) -> None:
     openai = pytest.importorskip("openai")
-    client = openai.OpenAI(base_url=f"{tap.url}/v1", api_key=KEY)
+    with openai.OpenAI(base_url=f"{tap.url}/v1", api_key=KEY) as client:
+        assert answered(client, stream) == DONE
+    for turn in turns(tap):
+        assert turn.streamed == stream
+
+
+def answered(client: Any, stream: bool) -> str:
+    """The text after one call of `read` and its result, through the Responses API."""
     tool: Any = {"type": "function", "name": "read", "parameters": SCHEMA}
     items: list[Any] = [{"role": "user", "content": "What does README.md say?"}]
     for _ in range(2):
@@ -89,9 +96,7 @@ def test_responses(tap: Tap, stream: bool) -> None:
                 assert json.loads(item.arguments) == {"path": "README.md"}
                 result = {"type": "function_call_output", "call_id": item.call_id}
                 items.append({**result, "output": "Herons wait."})
-    assert got.output_text == DONE
-    for turn in turns(tap):
-        assert turn.streamed == stream
+    return str(got.output_text)
 
 
 def test_a_refusal_and_a_client_that_goes(tap: Tap) -> None:
