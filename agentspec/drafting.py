@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Set
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from agentspec.backends.base import Tokenizer
@@ -24,6 +25,7 @@ from agentspec.control.survival import Survival
 from agentspec.engine.session import LiveSequence
 from agentspec.propose.draft_model import DraftModel
 from agentspec.propose.lookup import Lookup
+from agentspec.propose.outside import Outside
 from agentspec.syntax.cursor import Cursor
 from agentspec.types import HERMES, CallShape, Proposer
 
@@ -34,6 +36,10 @@ _MOST_DRAFTED = 32
 _UNMEASURED = {1: 1.0, 4: 1.5, 16: 4.0}
 _ENOUGH = 64
 _USELESS = 0.4
+
+
+MakeProposer = Callable[[Tokenizer], Proposer]
+"""Makes a proposer of the caller's for one live sequence, given the target's tokenizer."""
 
 
 class Priced(Proposer, Protocol):
@@ -84,7 +90,8 @@ class Drafting:
     their accounts, the cheapest first: they are asked before it. Without `cost` a mild curve is
     assumed; with `fixed_k` drafts have that length, whatever they promise. With `leaves` above 1,
     what the target can verify, drafts may be trees. `shape` is how the model writes calls, `more`
-    are further corpora to look in. `without` names parts to leave out, for ablations.
+    are further corpora to look in, `outside` makes the caller's proposers (`Outside`). `without`
+    names parts to leave out, for ablations.
     """
 
     def __init__(
@@ -98,11 +105,17 @@ class Drafting:
         leaves: int = 1,
         fixed_k: int | None = None,
         more: Sequence[Corpus] = (),
+        outside: Sequence[MakeProposer] = (),
         without: Set[str] = frozenset(),
         prior: Prior | None = None,
         shape: CallShape = HERMES,
     ) -> None:
         cost = cost or CostCurve.from_points(_UNMEASURED)
+        self._again = partial(
+            Drafting, tokenizer, cost=cost, rows=rows, leaves=leaves, fixed_k=fixed_k, more=more,
+            prior=prior, shape=shape,
+        )  # fmt: skip
+        self._inner, self._without = tuple(inner), frozenset(without)
         self.cost = cost
         self._rows = rows
         self._fixed_k = fixed_k
@@ -131,7 +144,14 @@ class Drafting:
                 more=more,
             )
 
-        self._look = look
+        def guests() -> list[Proposer]:
+            return [
+                Outside(make(tokenizer), leaves=leaves, row_seconds=cost.row_seconds)
+                for make in outside
+            ]
+
+        self._look, self._guests = look, guests
+        self._outside = guests()
         self._ends = tokenizer.eos_ids
         self._lookup = look()
         self.asking = Asking()
@@ -145,8 +165,28 @@ class Drafting:
         """The same for another live sequence: proposers of its own, all that is learned shared."""
         other = copy(self)
         other._lookup, other._draft = self._look(), draft
+        other._outside = self._guests()
         other._paid = self._priced(draft, inner)
         return other
+
+    def only(self, some: Sequence[Proposer]) -> Drafting:
+        """Another that has only these of its proposers, and has learned nothing yet.
+
+        Those that cost passes are shared: whichever is used next takes them `back` first.
+        """
+
+        def among(one: Proposer | None) -> bool:
+            return any(one is other for other in some)
+
+        return self._again(
+            draft=self._draft if among(self._draft) else None,
+            inner=[one for one in self._inner if among(one[0])],
+            without=self._without if among(self._lookup) else self._without | {"lookup"},
+        )
+
+    def back(self) -> Drafting:
+        """What it learned and its proposers, used by another since, with a lookup that is new."""
+        return self.seat(self._draft, [proposer for proposer, _ in self._inner])
 
     def _priced(
         self, draft: DraftModel | None, inner: Sequence[Priced]
@@ -166,6 +206,7 @@ class Drafting:
         chosen: list[Proposer] = []
         if lookup and self._lookup is not None:
             chosen.append(self._lookup)
+        chosen += self._outside
         chosen += [one for one, _ in self._paid if draft_model or one is not self._draft]
         return chosen
 
