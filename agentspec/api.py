@@ -24,7 +24,7 @@ from agentspec.chat.tools.base import CallFormat
 from agentspec.chat.tools.formats import detect
 from agentspec.control.cost import CostCurve
 from agentspec.control.rows import ANY_ROWS, RowClass
-from agentspec.drafting import Drafting, Inner, Seat
+from agentspec.drafting import Drafting, Inner, MakeProposer, Seat
 from agentspec.engine.kept import SessionStore
 from agentspec.engine.kept import session_key as named_key
 from agentspec.engine.sampling import SeededChance
@@ -63,7 +63,8 @@ class Engine:
     at a time, since rounding depends on what else is in the cache. Use it as a context manager, or
     call `close`. `chunk` is the most prompt tokens per pass. With a `cost` curve the draft length
     follows cost and learned acceptance, else it is fixed. `speculation` is what requests do that
-    do not say. `inner` are drafts from the inside of the target, the cheapest first.
+    do not say. `inner` are drafts from the inside of the target, the cheapest first;
+    `proposers` make further proposers of the caller's, one for each live sequence.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Engine:
         session_key: str = "",
         library: Library | None = None,
         inner: Sequence[Inner] = (),
+        proposers: Sequence[MakeProposer] = (),
     ) -> None:
         self.target = target
         self.draft = draft
@@ -109,11 +111,13 @@ class Engine:
             pool.restore(sessions)
             with suppress(ValueError):
                 self._memory.load(sessions.note() or "[]")
-        self._seats: list[Seat] = self._seated(library, inner)
+        self._seats: list[Seat] = self._seated(library, inner, proposers)
         self._library = library
         self._encode_file = lru_cache(maxsize=256)(target.tokenizer.encode)
 
-    def _seated(self, library: Library | None, inner: Sequence[Inner]) -> list[Seat]:
+    def _seated(
+        self, library: Library | None, inner: Sequence[Inner], proposers: Sequence[MakeProposer]
+    ) -> list[Seat]:
         """The proposers of each slot; a draft model with fewer sequences serves the first ones."""
         slots, draft, target = self._scheduler.pool.slots, self.draft, self.target
         models: list[DraftModel | None] = [None] * len(slots)
@@ -132,6 +136,7 @@ class Engine:
             leaves=1 if self.exact else target.capabilities.max_leaves,
             shape=self._format.shape,
             more=[library.corpus] if library is not None else [],
+            outside=proposers,
         )
         others = zip(models[1:], within[1:], strict=True)
         return [first, *(first.seat(model, made) for model, made in others)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agentspec.backends.torch import TorchBackend
     from agentspec.context.library import Library
     from agentspec.control.cost import CostCurve
+    from agentspec.drafting import MakeProposer
     from agentspec.models.catalog import Resolved
 
     Opened = LlamaCppBackend | TorchBackend
@@ -38,12 +39,16 @@ def load_engine(
     wrap: Callable[[Backend], Backend] | None = None,
     workspace: str | os.PathLike[str] | None = None,
     project_dir: Path | None = None,
+    proposers: Sequence[MakeProposer] = (),
     **settings: Any,
 ) -> Engine:
     """Load target, draft model and template as flags, environment and files say.
 
     `workspace` is a folder whose files answers may repeat: they are indexed, and the index is kept.
     `project_dir` is as of `load_settings`.
+
+    `proposers` make further proposers, each given the target's tokenizer: one for each live
+    sequence. Whatever these propose, texts stay the target's own.
 
     `wrap` puts a backend of the caller's around the target, e.g. `agentspec.audit.record.Recorder`.
 
@@ -61,7 +66,14 @@ def load_engine(
     try:
         helper = _open_draft(target, resolved, chosen)
         return _assemble(
-            target, helper, resolved, chosen, template or chosen.template, wrap, workspace
+            target,
+            helper,
+            resolved,
+            chosen,
+            template or chosen.template,
+            wrap,
+            workspace,
+            proposers,
         )
     except BaseException:
         for backend in (helper, target):
@@ -170,6 +182,7 @@ def _assemble(
     template: str | None,
     wrap: Callable[[Backend], Backend] | None,
     workspace: str | os.PathLike[str] | None,
+    proposers: Sequence[MakeProposer],
 ) -> Engine:
     from agentspec.api import Engine
     from agentspec.audit.calibrate import exact_rows
@@ -209,6 +222,7 @@ def _assemble(
         normalise=() if settings.normalise == "off" else (settings.normalise,),
         library=_library(target, workspace) if settings.speculation else None,
         inner=inner_of(target, settings),
+        proposers=proposers,
     )
 
 
