@@ -1,0 +1,35 @@
+"""A smolagents agent with one tool and a local model: python examples/smolagents_agent.py [TASK]"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from smolagents import ToolCallingAgent, tool
+
+from agentspec.adapters.smolagents import AgentSpecModel
+
+
+@tool
+def lines(path: str) -> int:
+    """Count the lines of a file.
+
+    Args:
+        path: the file
+    """
+    with open(path, encoding="utf-8") as file:
+        return sum(1 for _ in file)
+
+
+def main(task: str = "How many lines does README.md have?", model: Any = None) -> None:
+    """`model` is one that was made already, else the configured one is loaded."""
+    answering = model or AgentSpecModel(max_tokens=512)
+    try:
+        agent = ToolCallingAgent(tools=[lines], model=answering, max_steps=6)
+        print(agent.run(task))
+    finally:
+        answering.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
