@@ -56,6 +56,8 @@ LAYERS: dict[str, set[str]] = {
     "testing": PARTS | {"engine.decode", "testing"},
     "replay": API | {"replay"},
     "training": API | {"replay", "training"},
+    # A command line is put together from what is known of models; nothing is loaded.
+    "vllm": BASE | {"models", "vllm"},
     "bench": API | {"bench", "audit", "replay", "testing"},
     "server": API | {"server"},
     "assistant": API | {"assistant"},

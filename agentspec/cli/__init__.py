@@ -27,6 +27,7 @@ _COMMANDS = {
     "serve": "Serve one model over HTTP.",
     "train-heads": "Train what drafts from the inside of a model.",
     "verify": "Show that speculation left the text as it was.",
+    "vllm": "Print the command of a vLLM server that drafts.",
 }
 
 

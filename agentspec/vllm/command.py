@@ -1,0 +1,263 @@
+"""The command of a server that drafts: checked, with its memory, ready to paste into a shell."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agentspec.errors import ConfigError, UnsupportedError
+from agentspec.models.snapshot import PREFIX
+from agentspec.vllm import VERSION
+from agentspec.vllm.facts import ModelFacts
+from agentspec.vllm.find import find
+from agentspec.vllm.line import Line
+from agentspec.vllm.memory import UTILIZATION, Budget, Setup, batch_defaults, budget
+from agentspec.vllm.rules import Refusal, Server, difference, divides, refusals
+from agentspec.vllm.speculation import (
+    NO_ASYNC,
+    OF_TEXT,
+    OLD_RUNNER,
+    Speculation,
+    method_of,
+    read_speculation,
+)  # fmt: skip
+
+_KV_BYTES = {"auto": 2.0, "float16": 2.0, "bfloat16": 2.0, "float32": 4.0}
+_KV_STARTS = {"fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625, "int4": 0.5}
+# what quantising while loading leaves of a weight
+_LOADED_BYTES = {"fp8": 1.0, "bitsandbytes": 0.5625}
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """GPUs of one kind: how many, and the bytes of each."""
+
+    count: int
+    each: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A command and what is known of the server that it starts.
+
+    `budget` is None where the target is not known. `asked` requests of the whole context should
+    run at once, None where nobody said.
+    """
+
+    words: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    speculation: Speculation
+    server: Server
+    budget: Budget | None
+    context: int
+    gpus: Gpus | None
+    asked: int | None
+    remarks: tuple[str, ...]
+
+    @property
+    def command(self) -> str:
+        """One line for a shell."""
+        before = [f"{name}={shlex.quote(value)}" for name, value in self.environment]
+        return " ".join([*before, shlex.join(self.words)])
+
+
+def compose(line: Line, *, gpus: Gpus | None = None, requests: int | None = None) -> Answer:
+    """The command that a line asks for. `requests` should fit at once, each of the whole context.
+
+    Raises UnsupportedError, naming every reason, for what vLLM would refuse; ConfigError for a
+    line that cannot be understood; ModelFileError for a folder whose files make no sense.
+    """
+    target, missing = find(line.model, revision=line.values.get("revision"))
+    draft, draft_missing = _find_draft(line, target)
+    tp, pp, dp = (
+        line.number(f"{kind}-parallel-size", 1) for kind in ("tensor", "pipeline", "data")
+    )
+    added: list[str] = []
+    remarks: list[str] = list(line.remarks)
+    if gpus is not None and "tensor-parallel-size" not in line.values and pp > 0 and dp > 0:
+        tp = _choose_tp(gpus.count // (pp * dp), target)
+        if tp > 1:
+            added += ["--tensor-parallel-size", str(tp)]
+            remarks.append(f"--tensor-parallel-size {tp} was added for {gpus.count} GPUs")
+    drafts = target if draft is None and line.keys.get("model") is None else draft
+    speculation, chosen = read_speculation(line.keys, drafts, tp)
+    remarks += chosen
+    batch, running = batch_defaults(gpus.each if gpus else None)
+    context = line.number("max-model-len", 0)
+    server = Server(
+        target=target,
+        draft=draft,
+        speculation=speculation,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        gpus=gpus.count if gpus else None,
+        context=context if context > 0 else None,
+        batch=line.number("max-num-batched-tokens", batch),
+        requests=line.number("max-num-seqs", running),
+        asynchronous="async-scheduling" in line.values,
+        lora="enable-lora" in line.values,
+    )
+    _refuse(list(refusals(server)))
+    held = None
+    if target is not None and target.layers:
+        held = budget(
+            target,
+            draft,
+            _setup(line, server),
+            gpu=gpus.each if gpus else None,
+            mtp=speculation.method == "mtp",
+        )
+        context = _context(held, server, target, automatic=context == -1)
+    remarks += _remarks(line, server, held, missing, draft_missing)
+    model = line.model.removeprefix(PREFIX)
+    words = ("vllm", "serve", model, "--speculative-config", speculation.json(), *line.passed)
+    return Answer(
+        words=(*words, *added),
+        environment=line.environment,
+        speculation=speculation,
+        server=server,
+        budget=held,
+        context=context,
+        gpus=gpus,
+        asked=requests,
+        remarks=tuple(remarks),
+    )
+
+
+def _find_draft(line: Line, target: ModelFacts | None) -> tuple[ModelFacts | None, str]:
+    """What is known of the model that drafts; None with a reason, '' where no model does."""
+    model = line.keys.get("model")
+    if model is None or method_of(line.keys, None) in (*OF_TEXT, "custom_class"):
+        return None, ""
+    if str(model) == line.model and method_of(line.keys, None) == "mtp":
+        return None, ""
+    revision = line.keys.get("revision")
+    return find(str(model), revision=None if revision is None else str(revision))
+
+
+def _choose_tp(most: int, target: ModelFacts | None) -> int:
+    sizes = range(max(most, 1), 1, -1)
+    return next((tp for tp in sizes if target is None or divides(target, tp)), 1)
+
+
+def _setup(line: Line, server: Server) -> Setup:
+    dtype = line.values.get("dtype", "auto").removeprefix("torch.")
+    kind = line.values.get("kv-cache-dtype", "auto").lower()
+    kv = _KV_BYTES.get(dtype if kind == "auto" else kind, 2.0)
+    for start, each in _KV_STARTS.items():
+        if kind.startswith(start):
+            kv = each
+    each_weight = _LOADED_BYTES.get(line.values.get("quantization", ""))
+    if dtype == "float32":
+        each_weight = 4.0
+    utilization = line.values.get("gpu-memory-utilization", str(UTILIZATION))
+    try:
+        share = float(utilization)
+    except ValueError:
+        share = 0.0
+    if not 0.0 < share <= 1.0:
+        raise ConfigError(
+            f"--gpu-memory-utilization must be above 0 and at most 1, not {utilization[:20]!r}"
+        )
+    assert server.batch is not None
+    assert server.requests is not None
+    return Setup(
+        tp=server.tp,
+        pp=server.pp,
+        utilization=share,
+        kv_bytes=kv,
+        bytes_per_weight=each_weight,
+        batch=server.batch,
+        requests=server.requests,
+        k=server.speculation.tokens,
+    )
+
+
+def _refuse(reasons: list[Refusal]) -> None:
+    if reasons:
+        told = "; ".join(str(reason) for reason in reasons)
+        raise UnsupportedError(f"vLLM {VERSION} would not serve this: {told}")
+
+
+def _context(held: Budget, server: Server, target: ModelFacts, *, automatic: bool) -> int:
+    """Tokens of the context that the server would have. Raises where it surely has no room."""
+    context = server.context or target.longest
+    if held.gpu is None or not context:
+        return context
+    longest = held.longest(context)
+    if automatic:
+        return longest
+    if held.surely_too_small(context):
+        # check_enough_kv_cache_memory
+        first = held.stages[0]
+        way = (
+            f"--max-model-len {longest} fits"
+            if longest
+            else "take more GPUs, or fewer bytes for a weight"
+        )
+        _refuse(
+            [
+                Refusal(
+                    "memory",
+                    f"of a GPU's {_gib(held.usable)}, weights take "
+                    f"{_gib(max(s.weights for s in held.stages))}, the draft model "
+                    f"{_gib(max(s.draft for s in held.stages))}, and one request of {context} "
+                    f"tokens {_gib(int(held.request(first, context)))}; {way}",
+                )
+            ]
+        )
+    return context
+
+
+def _gib(n: int) -> str:
+    return f"{n / 2**30:.1f} GiB"
+
+
+def _remarks(
+    line: Line, server: Server, held: Budget | None, missing: str, draft_missing: str
+) -> Iterator[str]:
+    speculation, target, draft = server.speculation, server.target, server.draft
+    method = speculation.method
+    if method in ("ngram", "ngram_gpu") and not speculation.more.keys() & {
+        "prompt_lookup_min", "prompt_lookup_max",
+    }:  # fmt: skip
+        yield "the last 5 tokens are looked up, never fewer: vLLM's prompt_lookup_min and _max"
+    if method == "suffix":
+        yield "where vLLM runs, pip install arctic-inference==0.1.1: it drafts with that"
+    if method == "custom_class":
+        yield f"{speculation.model} must be importable where vLLM runs, which calls it experimental"
+    if method in NO_ASYNC and "no-async-scheduling" not in line.values:
+        yield f"vLLM turns asynchronous scheduling off beside {method}"
+    if method in OLD_RUNNER or speculation.more.get("use_heterogeneous_vocab"):
+        yield "it runs on the older of vLLM's two model runners (V1)"
+    if method == "mtp" and target is not None and speculation.tokens > max(target.mtp, 1):
+        yield "K is more than the model has layers for it: they run again on what they drafted"
+    pair = (target, draft) if target is not None and draft is not None else None
+    if pair and method == "draft_model" and difference(*pair) is None:
+        yield (
+            "the tokens of the two were not compared, only their number, as vLLM does: drafts of "
+            "another tokenizer would all be rejected"
+        )
+    if speculation.more.get("num_speculative_tokens_per_batch_size") and server.dp > 1:
+        yield "with data parallelism vLLM drops the schedule over batch sizes"
+    if target is not None and not target.latent and 0 < target.kv_heads < server.tp:
+        yield f"{target.kv_heads} KV heads on {server.tp} GPUs: each keeps a copy of one"
+    if held is not None and "max-num-batched-tokens" not in line.values:
+        yield (
+            f"counted with vLLM's own --max-num-batched-tokens {server.batch} and --max-num-seqs "
+            f"{server.requests}"
+        )
+    if target is None:
+        yield f"nothing is known of {line.model}, so neither pair nor memory was checked: {missing}"
+    known: dict[str, list[str]] = {}
+    for model in (target, draft):
+        if model is not None and model.name not in known.setdefault(model.source, []):
+            known[model.source].append(model.name)
+    for source, names in known.items():
+        yield f"what is known of {' and '.join(names)} comes from {source}"
+    if draft_missing:
+        yield f"nothing is known of {speculation.model}, so it is not counted: {draft_missing}"
+    if "--per-request-spec-decode-metrics" not in " ".join(line.passed):
+        yield "--per-request-spec-decode-metrics summary makes every answer tell its acceptance"

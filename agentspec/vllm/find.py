@@ -1,0 +1,59 @@
+"""From the name of a model to what is known of it: a folder, the built-in table, or the hub."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from agentspec.errors import DownloadError, MissingExtraError
+from agentspec.models.hub import one_line
+from agentspec.models.snapshot import PREFIX
+from agentspec.vllm.facts import ModelFacts
+from agentspec.vllm.folder import read_config, read_folder, read_json
+from agentspec.vllm.published import find_published
+
+_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+# what the hub calls a number format -> bytes when vLLM has loaded it
+_BYTES = {"F32": 2, "F64": 2, "F16": 2, "BF16": 2, "I32": 4, "I64": 8}
+
+
+def find(name: str, *, revision: str | None = None) -> tuple[ModelFacts | None, str]:
+    """What is known of a model, or None and the reason, in one line.
+
+    The hub is asked only for names that are neither a folder nor in the table, only with
+    huggingface_hub installed, and for a few kilobytes: no weights are fetched. Raises
+    ModelFileError where a folder's files make no sense.
+    """
+    plain = name.removeprefix(PREFIX)
+    folder = Path(plain).expanduser()
+    if plain == name and folder.is_dir():
+        return read_folder(folder, name), ""
+    if folder.suffix.lower() == ".gguf":
+        return None, "it is a GGUF file, which vLLM reads by a plugin of its own"
+    if known := find_published(plain):
+        return known, ""
+    if not _HUB.fullmatch(plain):
+        return None, "no such folder, and no model of the hub has such a name"
+    try:
+        return _from_hub(plain, revision), ""
+    except (DownloadError, MissingExtraError) as error:
+        return None, str(error)
+
+
+def _from_hub(repo: str, revision: str | None) -> ModelFacts:
+    try:
+        from huggingface_hub import get_safetensors_metadata, hf_hub_download
+    except ImportError as error:
+        raise MissingExtraError("huggingface_hub", "hub") from error
+    try:
+        path = Path(hf_hub_download(repo, "config.json", revision=revision))
+    except Exception as error:  # whatever its HTTP library raises, which depends on its version
+        raise DownloadError(f"Hugging Face ({repo}): {one_line(error)}") from error
+    try:
+        counts = get_safetensors_metadata(repo, revision=revision).parameter_count
+        loaded = sum(n * _BYTES.get(kind, 1) for kind, n in counts.items())
+    except Exception:  # then the shape tells about the same
+        loaded = None
+    return read_config(
+        read_json(path), name=repo, source=f"config.json of {repo} on Hugging Face", loaded=loaded
+    )
