@@ -63,6 +63,8 @@ LAYERS: dict[str, set[str]] = {
     "assistant": API | {"assistant"},
     "terminal": API | {"assistant", "terminal"},
     "adapters": API | {"adapters"},
+    # The application itself is asked, in this process.
+    "adapters.openai_client": API | {"adapters", "server"},
     "cli": EVERYTHING,
     "": EVERYTHING,
 }
