@@ -14,7 +14,8 @@ from agentspec.wire import Chunk, Completion
 class Answers(Protocol):
     """What `agentspec.Engine` and the engine over a server have in common."""
 
-    model: str
+    @property
+    def model(self) -> str: ...
 
     def complete(self, messages: object, **options: Any) -> Completion: ...
 

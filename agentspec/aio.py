@@ -31,16 +31,18 @@ class Stop(threading.Event):
 
 
 async def in_thread(
-    produce: Callable[[threading.Event], Iterator[_T]],
+    produce: Callable[[threading.Event], Iterator[_T]], *, ahead: int = 0
 ) -> AsyncGenerator[_T, None]:
     """Run a blocking generator in a thread of its own and hand its items over.
 
     One thread per generator: the engine knows by the thread who holds it. Close it (`aclosing`)
-    to set the event that `produce` was given.
+    to set the event that `produce` was given. With `ahead`, at most so many items wait to be
+    taken, and the generator with them.
     """
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[tuple[bool, Any]] = asyncio.Queue()
     stop = Stop()
+    room = threading.Semaphore(ahead) if ahead else None
 
     def hand(done: bool, value: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: its program ends, nobody listens
@@ -49,6 +51,8 @@ async def in_thread(
     def work() -> None:
         try:
             for item in produce(stop):
+                if room is not None:
+                    room.acquire()
                 hand(False, item)
                 if stop.is_set():
                     break
@@ -63,6 +67,8 @@ async def in_thread(
         while True:
             done, value = await queue.get()
             if not done:
+                if room is not None:
+                    room.release()
                 yield value
             elif value is None:
                 return
@@ -70,3 +76,5 @@ async def in_thread(
                 raise value
     finally:
         stop.set()
+        if room is not None:
+            room.release()

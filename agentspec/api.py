@@ -48,6 +48,7 @@ from agentspec.wire import Chunk, Completion, Tool
 
 if TYPE_CHECKING:
     from agentspec.context.library import Library
+    from agentspec.remote.engine import RemoteEngine
 
 _log = logging.getLogger(__name__)
 
@@ -179,6 +180,15 @@ class Engine:
         from agentspec.loading import load_engine
 
         return load_engine(model, draft=draft, template=template, **settings)
+
+    @staticmethod
+    def remote(
+        base_url: str, model: str | os.PathLike[str] | None = None, **settings: Any
+    ) -> RemoteEngine:
+        """The same API over a server such as vLLM; see `agentspec.remote.engine.RemoteEngine`."""
+        from agentspec.remote.engine import RemoteEngine
+
+        return RemoteEngine(base_url, model, **settings)
 
     def complete(self, messages: object, **options: Any) -> Completion:
         """One whole answer; options as of `agentspec.complete`.

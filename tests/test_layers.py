@@ -15,7 +15,7 @@ FOLDERS = {
     "agentspec.prompts": ROOT / "prompts",
 }
 
-BASE = {"types", "errors", "files"}
+BASE = {"types", "errors", "files", "visible"}
 CONTRACT = BASE | {"backends.base"}
 # What one decode step is made of.
 PARTS = CONTRACT | {"engine", "control", "propose", "context", "syntax"}
@@ -24,7 +24,7 @@ CHAT = PARTS | {"engine.decode", "chat", "wire", "prompts"}
 FRONT = {
     "api", "aio", "answer", "drafting", "generation", "loading", "loading_heads", "loading_torch",
     "machine",
-    "request", "scheduler", "shared", "turns",
+    "remote", "request", "scheduler", "shared", "turns",
 }  # fmt: skip
 API = CHAT | FRONT | {"models", "backends", "config"}
 EVERYTHING = {""}
@@ -34,6 +34,7 @@ EVERYTHING = {""}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
+    "visible": set(),
     "types": {"errors"},
     "config": BASE,
     "prompts": BASE | {"prompts"},

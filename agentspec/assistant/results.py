@@ -10,13 +10,11 @@ from typing import Any, Literal
 from agentspec.assistant.change import Change
 from agentspec.assistant.decide import Command
 from agentspec.assistant.errors import RefusedError
+from agentspec.visible import plain as plain
 
 MAX_TEXT = 16_000
 """Characters of a result that a model is shown."""
 MAX_LINE = 1_000
-
-_ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(\x07|\x1b\\)?|[@-_])")
-_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +120,6 @@ def _typed(where: str, kind: str, value: object) -> object:
             return int(value)
     article = "an" if kind == "integer" else "a"
     raise RefusedError(f"{where} must be {article} {kind}, not {type(value).__name__}")
-
-
-def plain(text: str) -> str:
-    """Text without escape sequences and control characters; newlines and tabs stay."""
-    text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
-    return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r", "\n"))
 
 
 def unseen(char: str) -> bool:

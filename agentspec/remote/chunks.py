@@ -1,0 +1,225 @@
+"""From what a server streams to the chunks that an engine in this process gives."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentspec.errors import BackendError
+from agentspec.remote.events import (
+    Calls,
+    list_of,
+    model_of,
+    object_of,
+    text_of,
+    thinking_of,
+)
+from agentspec.types import FinishReason
+from agentspec.wire import (
+    Choice,
+    ChoiceDelta,
+    Chunk,
+    ChunkChoice,
+    Completion,
+    FunctionCall,
+    FunctionCallDelta,
+    Logprobs,
+    Message,
+    SpeculationStats,
+    TokenLogprob,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
+
+_FINISH: Mapping[str, FinishReason] = {
+    "stop": "stop",
+    "eos": "stop",
+    "repetition": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+}
+
+
+@dataclass(slots=True)
+class RemoteAnswer:
+    """An answer as its events come: chunks in one shape, whatever the server's habits.
+
+    `last` is what the server said of usage and statistics, `first_at` when the first text came
+    (seconds of `time.perf_counter`).
+    """
+
+    id: str = ""
+    created: int = 0
+    model: str = ""
+    reason: str = ""
+    first_at: float | None = None
+    usage: Usage | None = None
+    last: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    _text: list[str] = field(default_factory=list)
+    _calls: Calls = field(default_factory=Calls)
+    _named: dict[int, str] = field(default_factory=dict)
+    _logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
+
+    def chunks(self, found: Iterable[Mapping[str, Any]]) -> Iterator[Chunk]:
+        """A chunk for each event that shows something, the reason at last.
+
+        Raises ValueError for what is no chunk, BackendError for an answer that did not end.
+        """
+        begun = False
+        for event in found:
+            if not begun:
+                begun = True
+                self._head(event)
+                yield self.chunk(ChoiceDelta(role="assistant", content=""))
+            for choice in map(object_of, list_of(event.get("choices"))):
+                if choice.get("index") not in (0, None):
+                    raise ValueError("a second answer, where one was asked for")
+                delta = object_of(choice.get("delta") or choice.get("message"))
+                self._read_logprobs(choice.get("logprobs"))
+                shown = self._delta(delta)
+                if shown is not None:
+                    if self.first_at is None:
+                        self.first_at = time.perf_counter()
+                    yield self.chunk(shown, logprobs=self._new_logprobs())
+                self.reason = text_of(choice.get("finish_reason")) or self.reason
+            self.usage = model_of(Usage, event.get("usage")) or self.usage
+            for name in ("speculation", "metrics", "timings"):
+                if isinstance(event.get(name), Mapping):
+                    self.last[name] = event[name]
+        yield self.chunk(ChoiceDelta(), finish=self._finish(), logprobs=self._new_logprobs())
+
+    def chunk(
+        self,
+        delta: ChoiceDelta,
+        *,
+        finish: FinishReason | None = None,
+        logprobs: Logprobs | None = None,
+    ) -> Chunk:
+        return Chunk(
+            id=self.id,
+            created=self.created,
+            model=self.model,
+            choices=[ChunkChoice(delta=delta, finish_reason=finish, logprobs=logprobs)],
+        )
+
+    def end(self, speculation: SpeculationStats) -> Chunk:
+        """The last chunk, without choices."""
+        return Chunk(
+            id=self.id,
+            created=self.created,
+            model=self.model,
+            usage=self.usage or Usage(),
+            speculation=speculation,
+        )
+
+    def _head(self, event: Mapping[str, Any]) -> None:
+        created = event.get("created")
+        self.id = text_of(event.get("id")) or f"chatcmpl-{secrets.token_hex(12)}"
+        self.created = created if type(created) is int else int(time.time())
+        self.model = text_of(event.get("model")) or self.model
+
+    def _delta(self, delta: Mapping[str, Any]) -> ChoiceDelta | None:
+        shown = ChoiceDelta()
+        if thinking := thinking_of(delta):
+            shown.reasoning_content = thinking
+        if text := text_of(delta.get("content")):
+            shown.content = text
+            self._text.append(text)
+        pieces: list[ToolCallDelta] = []
+        for part in self._calls.read(delta):
+            # some servers say id and name with every piece
+            if part.index in self._named:
+                function = FunctionCallDelta(arguments=part.arguments)
+                pieces.append(ToolCallDelta(index=part.index, function=function))
+            elif part.name:
+                self._named[part.index] = part.name
+                pieces.append(
+                    ToolCallDelta(
+                        index=part.index,
+                        id=part.id or f"call_{secrets.token_hex(12)}",
+                        type="function",
+                        function=FunctionCallDelta(name=part.name, arguments=part.arguments),
+                    )
+                )
+            elif part.id or part.arguments:
+                raise ValueError("a tool call without a name")
+        if pieces:
+            shown.tool_calls = pieces
+        return shown if shown.model_fields_set else None
+
+    def _read_logprobs(self, value: object) -> None:
+        if isinstance(value, Mapping):
+            for entry in list_of(value.get("content")):
+                self._logprobs.append(TokenLogprob.model_validate(entry))
+
+    def _new_logprobs(self) -> Logprobs | None:
+        fresh, self._logprobs = self._logprobs, []
+        return Logprobs(content=fresh) if fresh else None
+
+    def _finish(self) -> FinishReason:
+        if not self.reason:
+            raise BackendError("the server ended the answer before it was complete")
+        finish = _FINISH.get(self.reason)
+        if finish is None:
+            raise BackendError(f"the server gave the answer up: {self.reason[:60]!r}")
+        return "tool_calls" if finish == "stop" and self._named else finish
+
+
+@dataclass(slots=True)
+class Whole:
+    """The completion that the chunks of a stream add up to."""
+
+    _text: list[str] = field(default_factory=list)
+    _thinking: list[str] = field(default_factory=list)
+    _calls: dict[int, tuple[str, str, list[str]]] = field(default_factory=dict)
+    _logprobs: list[TokenLogprob] = field(default_factory=list)
+    _finish: FinishReason | None = None
+    _last: Chunk | None = None
+
+    def add(self, chunk: Chunk) -> None:
+        self._last = chunk
+        for choice in chunk.choices:
+            delta = choice.delta
+            self._text.append(delta.content or "")
+            self._thinking.append(delta.reasoning_content or "")
+            for call in delta.tool_calls or ():
+                function = call.function or FunctionCallDelta()
+                known = self._calls.setdefault(call.index, (call.id or "", function.name or "", []))
+                known[2].append(function.arguments or "")
+            if choice.logprobs is not None:
+                self._logprobs += choice.logprobs.content or ()
+            self._finish = choice.finish_reason or self._finish
+
+    def completion(self) -> Completion:
+        assert self._last is not None
+        calls = [
+            ToolCall(id=id_, function=FunctionCall(name=name, arguments="".join(parts)))
+            for _, (id_, name, parts) in sorted(self._calls.items())
+        ]
+        text = "".join(self._text)
+        message = Message(
+            role="assistant",
+            content=text if text or not calls else None,
+            reasoning_content="".join(self._thinking) or None,
+            tool_calls=calls or None,
+        )
+        logprobs = Logprobs(content=self._logprobs) if self._logprobs else None
+        return Completion(
+            id=self._last.id,
+            created=self._last.created,
+            model=self._last.model,
+            choices=[Choice(message=message, finish_reason=self._finish, logprobs=logprobs)],
+            usage=self._last.usage or Usage(),
+            speculation=self._last.speculation,
+        )

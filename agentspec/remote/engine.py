@@ -1,0 +1,327 @@
+"""`RemoteEngine`: the engine's API over a server that speaks OpenAI's chat completions."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import threading
+import time
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
+from contextlib import ExitStack, aclosing, closing
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from agentspec.aio import Stop, in_thread
+from agentspec.errors import (
+    AgentspecError,
+    BackendError,
+    CancelledError,
+    ConfigError,
+    EngineClosedError,
+)
+from agentspec.remote.body import body_of
+from agentspec.remote.chunks import RemoteAnswer, Whole
+from agentspec.remote.client import (
+    CONNECT,
+    MAX_BODY,
+    SILENCE,
+    Client,
+    TryAgainError,
+    shut,
+    why,
+)
+from agentspec.remote.counters import Watch
+from agentspec.remote.events import events, object_of, parsed
+from agentspec.remote.gate import Gate
+from agentspec.remote.retry import Retries
+from agentspec.remote.served import KINDS, Served, served
+from agentspec.remote.statistics import speculation_of, told
+from agentspec.request import Request, parse_request
+from agentspec.visible import one_line
+from agentspec.wire import Chunk, Completion
+
+_AHEAD = 8
+"""Chunks that wait for a slow reader; what comes after them stays with the server."""
+
+
+class RemoteEngine:
+    """A model of the server at `base_url` (with its /v1), asked as an `Engine` is.
+
+    Thread-safe: `max_requests` run at once, others wait. Without `model` it is the server's first;
+    `kind` is what the server is (agentspec, vllm, llama.cpp, sglang, openai), asked of it where it
+    is not given. `timeout` is the longest silence of an answer, `connect_timeout` of a connection,
+    in seconds. What is refused before an answer began (no connection, 429, 503) is tried
+    `max_retries` more times within `retry_seconds`. Where vLLM's answers say nothing of drafts,
+    `metrics` reads its counters. `extra_body` goes into every request as it is. The key is sent to
+    this host alone. Raises ConfigError; the server is first asked when it is first needed.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        api_key: str | None = None,
+        kind: str | None = None,
+        timeout: float = SILENCE,
+        connect_timeout: float = CONNECT,
+        max_retries: int = 4,
+        retry_seconds: float = 60.0,
+        max_requests: int = 8,
+        metrics: bool = True,
+        extra_body: Mapping[str, Any] | None = None,
+    ) -> None:
+        if kind is not None and kind not in KINDS:
+            raise ConfigError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
+        for name, value in (("timeout", timeout), ("connect_timeout", connect_timeout)):
+            if not value > 0:
+                raise ConfigError(f"{name} must be a number of seconds above 0, not {value!r}")
+        if max_requests < 1 or max_retries < 0:
+            raise ConfigError("max_requests must be at least 1, and max_retries at least 0")
+        self._client = Client(base_url, key=api_key or "", connect=connect_timeout, silence=timeout)
+        self._name = str(model) if model else ""
+        self._kind = kind
+        self._retries = Retries(max_retries, retry_seconds)
+        self._gate = Gate(max_requests)
+        self._extra = dict(extra_body or {})
+        self._watch = Watch(self._client) if metrics else None
+        self._told = False
+        self._served: Served | None = None
+        self._looking = threading.Lock()
+        self._running: set[Stop] = set()
+        self._guard = threading.Lock()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"RemoteEngine({self._client.url!r}, model={self._name or None!r})"
+
+    @property
+    def model(self) -> str:
+        """The model's name on the server; asked of it where it was not given, once."""
+        return self._name or self._look(Stop()).name
+
+    @property
+    def n_ctx(self) -> int:
+        """The context window in tokens, 0 where the server does not say."""
+        return self._look(Stop()).n_ctx
+
+    @property
+    def kind(self) -> str:
+        """Which program the server is, "" where that is not known."""
+        return self._look(Stop()).kind
+
+    def complete(self, messages: object, **options: Any) -> Completion:
+        """One whole answer; options as of `agentspec.complete`.
+
+        Raises as `Engine.complete` does, UnsupportedError for what this server cannot do,
+        ConfigError when it refuses the key, and BackendError when it fails.
+        """
+        return self._complete(parse_request(messages, **options), Stop())
+
+    def stream(self, messages: object, **options: Any) -> Iterator[Chunk]:
+        """The same answer in chunks as the server sends them, read no faster than they are taken.
+
+        The request is checked at once and sent when the first chunk is asked for.
+        """
+        request = parse_request(messages, **options)
+        return self._begin(request, Stop())
+
+    async def acomplete(self, messages: object, **options: Any) -> Completion:
+        """`complete` in a thread; cancelling the task ends the request."""
+
+        def produce(stop: threading.Event) -> Iterator[Completion]:
+            yield self._complete(parse_request(messages, **options), _told_by(stop))
+
+        async with aclosing(in_thread(produce)) as answers:
+            async for answer in answers:
+                return answer
+        raise CancelledError("the answer was cancelled")
+
+    async def astream(self, messages: object, **options: Any) -> AsyncGenerator[Chunk, None]:
+        """`stream` for asyncio; leaving the loop ends the request."""
+
+        def produce(stop: threading.Event) -> Iterator[Chunk]:
+            return self._begin(parse_request(messages, **options), _told_by(stop))
+
+        async with aclosing(in_thread(produce, ahead=_AHEAD)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    def cancel(self) -> None:
+        """End all requests that run or wait; each raises CancelledError."""
+        with self._guard:
+            running = list(self._running)
+        for stop in running:
+            stop.set()
+
+    def close(self) -> None:
+        """End all requests, and take no more. Safe to call twice."""
+        self._closed = True
+        self.cancel()
+
+    def __enter__(self) -> RemoteEngine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _complete(self, request: Request, stop: Stop) -> Completion:
+        whole = Whole()
+        with closing(self._begin(request, stop)) as chunks:
+            for chunk in chunks:
+                whole.add(chunk)
+        return whole.completion()
+
+    def _begin(self, request: Request, stop: Stop) -> Generator[Chunk, None, None]:
+        """The chunks of an answer; what is known to be wrong is said now."""
+        self._check_open()
+        found = self._look(stop)
+        body, notes = body_of(request, found.kind, found.name)
+        return self._chunks({**body, **self._extra}, notes, found, stop)
+
+    def _look(self, stop: Stop) -> Served:
+        """What the server says of the model, asked once."""
+        with self._listed(stop):
+            while not self._looking.acquire(timeout=0.1):
+                if stop.is_set():
+                    raise CancelledError("cancelled before the request was sent")
+            try:
+                if self._served is None:
+                    self._check_open()
+                    self._served = self._retries.run(self._ask, stop)
+                    self._name = self._served.name
+                return self._served
+            finally:
+                self._looking.release()
+
+    @contextlib.contextmanager
+    def _listed(self, stop: Stop) -> Iterator[None]:
+        """`cancel` sets `stop` while the block runs."""
+        with self._guard:
+            self._running.add(stop)
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._running.discard(stop)
+
+    def _ask(self) -> Served:
+        try:
+            found = served(self._client, self._name)
+        except (ConfigError, TryAgainError):
+            raise
+        except AgentspecError:
+            # no list of models: not every server has one, and the request will tell
+            if not self._name:
+                raise
+            found = Served(self._name)
+        return replace(found, kind=self._kind or found.kind)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineClosedError("the engine was closed; make another with Engine.remote")
+
+    def _chunks(
+        self, body: Mapping[str, Any], notes: list[str], found: Served, stop: Stop
+    ) -> Generator[Chunk, None, None]:
+        answer = RemoteAnswer(model=found.name)
+        with ExitStack() as stack:
+            stack.enter_context(self._listed(stop))
+            try:
+                self._check_open()
+                stack.enter_context(self._gate.entered(stop))
+                watch = self._watch if found.kind == "vllm" and not self._told else None
+                before = watch.now(found.name) if watch is not None else None
+                begun = time.perf_counter()
+                response = self._retries.run(
+                    lambda: self._send(body, found.n_ctx, stop, stack), stop
+                )
+                yield from answer.chunks(self._checked(response, found.n_ctx))
+                ended = time.perf_counter()
+                stats = speculation_of(
+                    answer.last,
+                    answer.usage,
+                    first=(answer.first_at or ended) - begun,
+                    whole=ended - begun,
+                )
+                self._told = self._told or told(answer.last)
+                if watch is not None and before is not None and not self._told:
+                    watch.fill(stats, found.name, before)
+                stats.notes = [*notes, *stats.notes]
+                yield answer.end(stats)
+            except (AgentspecError, OSError, http.client.HTTPException, ValueError) as error:
+                failed = self._failed(error, answer.text, stop)
+                if failed is error:
+                    raise
+                raise failed from error
+
+    def _send(
+        self, body: Mapping[str, Any], n_ctx: int, stop: Stop, stack: ExitStack
+    ) -> http.client.HTTPResponse:
+        """The response to a request, closed with the stack."""
+        with ExitStack() as mine:
+            connection = self._client.connect()
+            mine.callback(connection.close)
+            # kept here: a connection forgets its socket when the server will close it
+            sock = connection.sock
+            stop.tell(lambda: shut(sock))
+            try:
+                response = self._client.request(
+                    connection, "POST", "/chat/completions", body, n_ctx=n_ctx
+                )
+            except (ConnectionError, http.client.RemoteDisconnected) as error:
+                raise TryAgainError(
+                    f"{self._client.url} closed the connection before it answered ({why(error)})"
+                ) from error
+            mine.callback(response.close)
+            stack.push(mine.pop_all())
+            return response
+
+    def _checked(
+        self, response: http.client.HTTPResponse, n_ctx: int
+    ) -> Iterator[Mapping[str, Any]]:
+        kind = response.headers.get_content_type()
+        if kind == "application/json":
+            # some answer whole, whatever they are asked
+            found: Iterable[Mapping[str, Any]] = [object_of(parsed(response.read(MAX_BODY)))]
+        elif kind in ("text/event-stream", "text/plain"):
+            found = events(response)
+        else:
+            raise BackendError(
+                f"{self._client.url} answers with {one_line(kind, 60)} instead of an event stream; "
+                "is it the base URL, with its /v1?"
+            )
+        for event in found:
+            if event.get("error"):
+                raise self._client.refused(500, event, n_ctx=n_ctx)
+            yield event
+
+    def _failed(self, error: Exception, text: str, stop: Stop) -> AgentspecError:
+        """The error of an answer that failed, with what there is of it."""
+        if stop.is_set():
+            failed: AgentspecError = CancelledError("the answer was cancelled")
+        elif isinstance(error, AgentspecError):
+            failed = error
+        elif isinstance(error, TimeoutError):
+            failed = BackendError(f"{self._client.url} went silent; see its log, or raise timeout")
+        else:
+            failed = BackendError(
+                f"{self._client.url} broke off the answer ({why(error)}); see the server's log"
+            )
+        failed.partial = text
+        return failed
+
+
+def _told_by(other: threading.Event) -> Stop:
+    """A stop of its own that is set with another: ending one answer ends no more."""
+    stop = Stop()
+    assert isinstance(other, Stop)
+    other.tell(stop.set)
+    return stop

@@ -1,0 +1,52 @@
+"""When a request that was not answered is sent again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from agentspec.aio import Stop
+from agentspec.errors import CancelledError
+from agentspec.remote.client import TryAgainError
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """At most `most` more tries, within `seconds` from the first on.
+
+    The wait before try n is drawn from the upper half of `first` times 2 to the n seconds, at most
+    `longest`; a server that asks for more, within `seconds`, gets it.
+    """
+
+    most: int = 4
+    seconds: float = 60.0
+    first: float = 0.5
+    longest: float = 20.0
+
+    def run(self, attempt: Callable[[], _T], stop: Stop) -> _T:
+        """What `attempt` returns, tried again after each TryAgainError.
+
+        Raises the last of those, and CancelledError once `stop` is set.
+        """
+        end = time.monotonic() + self.seconds
+        for n in range(self.most + 1):
+            try:
+                return attempt()
+            except TryAgainError as error:
+                wait = self.wait(n, error.after)
+                if n == self.most or time.monotonic() + wait > end:
+                    raise
+            if stop.wait(wait):
+                raise CancelledError("cancelled while the server was not answering")
+        raise AssertionError("the last try returns or raises")
+
+    def wait(self, n: int, asked: float | None = None) -> float:
+        """Seconds before the next try when n came before."""
+        own = min(self.longest, self.first * 2.0**n)
+        # a burst that was refused together does not come back together
+        return max(asked or 0.0, random.uniform(own / 2, own))

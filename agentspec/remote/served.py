@@ -1,0 +1,79 @@
+"""Which models a server has, and which program it is."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentspec.errors import BackendError, ModelNotFoundError
+from agentspec.remote.client import Client, why
+from agentspec.remote.events import list_of, object_of, parsed, text_of
+
+_MOST_CONTEXT = 1 << 31
+
+_KINDS = {
+    "agentspec": "agentspec",
+    "vllm": "vllm",
+    "llamacpp": "llama.cpp",
+    "sglang": "sglang",
+    "openai": "openai",
+    "openai-internal": "openai",
+    "system": "openai",
+}
+"""Who owns a model, by the list of models, -> the program."""
+KINDS = ("agentspec", "vllm", "llama.cpp", "sglang", "openai")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model of a server; `n_ctx` 0 and `kind` "" are unknown."""
+
+    name: str
+    n_ctx: int = 0
+    kind: str = ""
+
+
+def served(client: Client, name: str = "") -> Served:
+    """What the server's list says of this model, of its first where none is named.
+
+    Raises ModelNotFoundError for an empty list without a name, BackendError for what is no list,
+    and what `Client.get` raises.
+    """
+    models = _listed(client)
+    if not name:
+        if not models:
+            raise ModelNotFoundError(f"{client.url} serves no model; name one")
+        name = text_of(models[0].get("id"))
+    # an adapter or an alias may be missing in the list: the server is the same
+    own = next((entry for entry in models if entry.get("id") == name), None)
+    owners = (text_of(entry.get("owned_by")).lower() for entry in ([own] if own else models))
+    kind = next((_KINDS[owner] for owner in owners if owner in _KINDS), "")
+    return Served(name, _n_ctx(own or {}), kind)
+
+
+def _listed(client: Client) -> Sequence[Mapping[str, Any]]:
+    try:
+        listed = list_of(object_of(parsed(client.get("/models"))).get("data"))
+        return [
+            entry for entry in listed if isinstance(entry, Mapping) and text_of(entry.get("id"))
+        ]
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise BackendError(
+            f"{client.url}/models cannot be read ({why(error)}); name the model"
+        ) from error
+
+
+def _n_ctx(entry: Mapping[str, Any]) -> int:
+    meta = entry.get("meta")
+    meta = meta if isinstance(meta, Mapping) else {}
+    for value in (
+        entry.get("max_model_len"),
+        meta.get("n_ctx"),
+        entry.get("context_length"),
+        meta.get("n_ctx_train"),
+    ):
+        if type(value) is int and 0 < value <= _MOST_CONTEXT:
+            return value
+    return 0

@@ -1,0 +1,60 @@
+"""The engine over a server, against our own server on a real socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agentspec.api import Engine
+from tests.server.conftest import CALL, HI, TOOL, Running, serve
+
+__all__ = ["serve"]
+
+TEXT = "Certainly, ünïcode 🎉. " + CALL + "\n" + CALL.replace("a.py", "b.py")
+
+
+def shown(chunks: Any) -> list[Any]:
+    """What each chunk shows, but for what is drawn by chance."""
+    found = []
+    for chunk in chunks:
+        data = chunk.model_dump(exclude_none=True, exclude={"id", "created", "speculation"})
+        for choice in data["choices"]:
+            for call in choice["delta"].get("tool_calls", ()):
+                call.pop("id", None)
+        found.append(data)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        ("Hello.", {}),
+        (TEXT, {"tools": [TOOL]}),
+        (TEXT, {}),
+        ("<think>", {"max_tokens": 4, "logprobs": True, "top_logprobs": 2}),
+        ("abc END def", {"stop": "END", "speculation": False}),
+    ],
+)
+def test_a_stream_is_that_of_the_engine_in_the_process(
+    chat: Any, serve: Callable[..., Running], text: str, options: dict[str, Any]
+) -> None:
+    with chat.engine(chat.writing(text)) as local:
+        wanted = list(local.stream(HI, **options))
+        whole = local.complete(HI, **options)
+    server = serve(chat.engine(chat.writing(text)))
+    with Engine.remote(server.url + "/v1") as engine:
+        found = list(engine.stream(HI, **options))
+        assert shown(found) == shown(wanted)
+        answer = engine.complete(HI, **options)
+    assert (answer.text, answer.choices[0].finish_reason) == (
+        whole.text,
+        whole.choices[0].finish_reason,
+    )
+    assert [c.function for c in answer.tool_calls] == [c.function for c in whole.tool_calls]
+    assert answer.choices[0].logprobs == whole.choices[0].logprobs
+    assert answer.usage.completion_tokens == whole.usage.completion_tokens
+    assert answer.speculation is not None
+    assert whole.speculation is not None
+    assert answer.speculation.drafted == whole.speculation.drafted
