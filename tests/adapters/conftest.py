@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -51,3 +53,17 @@ def calls() -> Callable[[str, Mapping[str, Any]], str]:
 def stopped() -> Callable[[Any], bool]:
     """Whether nothing runs in an engine: every slot is free."""
     return lambda engine: not any(slot.busy for slot in engine.slots())
+
+
+@pytest.fixture
+def absent(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Imports an adapter anew as if a library were not there: `absent(library, adapter)`."""
+
+    def load(library: str, adapter: str) -> None:
+        for name in [name for name in sys.modules if name.startswith(f"{library}.")]:
+            monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.setitem(sys.modules, library, None)
+        monkeypatch.delitem(sys.modules, f"agentspec.adapters.{adapter}", raising=False)
+        importlib.import_module(f"agentspec.adapters.{adapter}")
+
+    return load
