@@ -20,8 +20,17 @@ if TYPE_CHECKING:
     from agentspec.replay.run import Variant
 
 
+FORMS = ("claude-code", "codex", "opencode", "swe-agent", "bench")
+
+
 @click.command("replay")
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--from",
+    "form",
+    type=click.Choice(FORMS),
+    help="Whose logs FILES are; without it that is found by looking into them.",
+)
 @click.option(
     "--sample",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -73,6 +82,7 @@ if TYPE_CHECKING:
 @out_option
 def replay(
     files: tuple[Path, ...],
+    form: str | None,
     sample: Path | None,
     curve_names: tuple[str, ...],
     curves_file: Path | None,
@@ -93,8 +103,9 @@ def replay(
 ) -> None:
     """Replay recorded sessions: the engine over a target that says what was recorded.
 
-    FILES are traces or OpenAI-shaped messages (JSONL: one conversation a line; .gz too), or
-    folders of them. Every pass is charged by the curve; plain decoding has speed 1.
+    FILES are traces or OpenAI-shaped messages (JSONL: one conversation a line; .gz too), logs of
+    Claude Code, Codex, OpenCode or SWE-agent, reports of `agentspec bench --json`, or folders of
+    them. Every pass is charged by the curve; plain decoding has speed 1.
     """
     from agentspec.replay.curves import choose_curves
     from agentspec.replay.inputs import read_sessions, vocabulary_of
@@ -106,6 +117,8 @@ def replay(
 
     if not files and sample is None:
         raise click.UsageError("give FILES to replay, or --sample")
+    if form is not None and (not files or sample is not None):
+        raise click.UsageError("--from is for FILES, without --sample")
     if leaves < 1:
         raise click.UsageError("--leaves must be at least 1")
     if jobs < 1 or not 0 <= draft_cost < float("inf"):
@@ -123,7 +136,9 @@ def replay(
     states = (only,) if only else ("cold", "warm")
     vocabulary = vocabulary_of(model)
     kept = (lambda kind: ArrayStore(None)) if no_cache else ArrayStore.default
-    sessions = read_sessions(files, vocabulary, kept("tokens"), sample=sample)
+    sessions = read_sessions(
+        files, vocabulary, kept("tokens"), sample=sample, form=form, note=skipped.append
+    )
     bits = _draft_bits(draft, sessions, vocabulary, kept("draft")) if draft else None
     plan = Plan(
         curves,

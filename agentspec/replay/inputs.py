@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from agentspec.backends.base import Tokenizer
 from agentspec.replay.chatml import ChatEncoder, Tokens
-from agentspec.replay.recording import read_recordings, read_sample, trace_files
+from agentspec.replay.logs import FORMS, detect, read_logs
+from agentspec.replay.recording import Recording, read_recordings, read_sample, trace_files
 from agentspec.replay.store import ArrayStore
 from agentspec.replay.tokenised import tokenise
 
@@ -49,16 +50,32 @@ def read_sessions(
     *,
     sample: Path | None = None,
     leave: Path | None = None,
+    form: str | None = None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> list[Tokens]:
     """The sessions of these files in ids; of `sample` only, or all but those of `leave`.
 
-    Without files, those that lie beside the sample file and that it names. Raises
-    InvalidRequestError naming file and line.
+    Without files, those that lie beside the sample file and that it names. Files and folders may
+    be logs of the format `form`, else it is told by looking; `note` hears what was left out of
+    them. Raises InvalidRequestError naming file and line.
     """
     chosen = read_sample(sample) if sample is not None else None
     if chosen is not None and sample is not None and not files:
         files = [sample.parent / name for name in dict.fromkeys(name for name, _ in chosen)]
-    recordings = read_recordings(trace_files(files), chosen)
+    recordings: list[Recording] = []
+    logs: dict[str, list[Path]] = {}
+    for path in files if chosen is None else ():
+        known = FORMS[form] if form is not None else detect(path)
+        if known is not None:
+            logs.setdefault(known.name, []).append(path)
+    for name, paths in logs.items():
+        found = read_logs(paths, FORMS[name])
+        recordings += found.recordings
+        for line in found.notes:
+            note(line)
+    traces = [path for path in files if not any(path in paths for paths in logs.values())]
+    if traces or not recordings:
+        recordings += read_recordings(trace_files(traces), chosen)
     left = set(read_sample(leave)) if leave is not None else set()
     recordings = [r for r in recordings if (r.where.rpartition(":")[0], r.id) not in left]
     return tokenise(recordings, lambda: ChatEncoder(vocabulary()), vocabulary.identity(), store)

@@ -189,3 +189,46 @@ def test_plots_without_matplotlib_fail_before_the_replay(
     assert result.exit_code == 1
     assert "agentspec-engine[bench]" in result.output
     assert "curve" not in result.output
+
+
+def test_logs_of_an_agent_are_found_by_looking_and_by_name(tmp_path: Path) -> None:
+    folder = tmp_path / "projects" / "-home-me-secret"
+    folder.mkdir(parents=True)
+    records = [
+        {"type": "user", "message": {"role": "user", "content": "write"}, "uuid": "a"},
+        {"type": "assistant", "message": {"content": LINES}, "uuid": "b", "parentUuid": "a"},
+    ]
+    text = "\n".join(json.dumps({"sessionId": "s", **record}) for record in records)
+    (folder / "s.jsonl").write_text(f"{text}\n{{sk-secret\n")
+    results = [run(tmp_path / "projects", "--json", "--cold")]
+    results.append(run("--from", "claude-code", folder / "s.jsonl", "--json", "--cold"))
+    for result in results:
+        data = json.loads(result.stdout)
+        assert data["total"]["tokens"] == len(LINES) + 1
+        assert set(data["sources"]) == {"claude-code"}
+        (said,) = data["settings"]["skipped"]
+        assert said.endswith("1 lines that are not JSON were left out")
+        assert "secret" not in result.output
+    assert "1 lines that are not JSON" in run(tmp_path / "projects", "--cold").stdout
+
+
+def test_logs_and_traces_together(traces: Path, tmp_path: Path) -> None:
+    run_of = {"trajectory": [{"response": "ls", "observation": "a.py"}]}
+    (tmp_path / "x.traj").write_text(json.dumps(run_of))
+    data = json.loads(run(traces / "a.jsonl.gz", tmp_path / "x.traj", "--json", "--cold").stdout)
+    assert set(data["sources"]) == {"a", "swe-agent"}
+
+
+def test_from_what_these_are_not(traces: Path) -> None:
+    result = run("--from", "codex", traces / "a.jsonl.gz")
+    assert result.exit_code == 2
+    assert "a.jsonl.gz holds no conversation of codex" in result.output
+    assert run("--from", "codex", "--sample", traces / "sample.json").exit_code == 2
+    assert run("--from", "nobody", traces).exit_code == 2
+
+
+def test_the_command_names_every_format() -> None:
+    from agentspec.cli import replay
+    from agentspec.replay.logs import FORMS
+
+    assert tuple(FORMS) == replay.FORMS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def listed(path: Path, *rows: tuple[str, str]) -> Path:
     return path
 
 
-def read(files: list[Path], **named: Path) -> list[tuple[str, str]]:
+def read(files: list[Path], **named: Any) -> list[tuple[str, str]]:
     found = read_sessions(files, VOCABULARY, NOTHING_KEPT, **named)
     return [(session.source, session.id) for session in found]
 
