@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Protocol
 
-from agentspec.errors import ConfigError
+from agentspec.errors import ConfigError, UnsupportedError
 from agentspec.wire import Chunk, Completion
 
 
@@ -50,6 +51,7 @@ class Source:
         self._engine = engine
         self._lent = engine is not None
         self._opening = threading.Lock()
+        self._others: dict[str, Source] = {}
 
     @property
     def name(self) -> str:
@@ -58,12 +60,39 @@ class Source:
             return self._engine.model
         return str(self._model or "local")
 
+    @property
+    def opened(self) -> Answers | None:
+        """The engine if it is open."""
+        return self._engine
+
     def engine(self) -> Answers:
         """The engine, opened now if it was not."""
         with self._opening:
             if self._engine is None:
                 self._engine = self._open()
             return self._engine
+
+    async def aengine(self) -> Answers:
+        """The engine for asyncio: the loop goes on while a model is read from disk."""
+        return await asyncio.to_thread(self.engine) if self._engine is None else self._engine
+
+    def of(self, model: str | None) -> Source:
+        """The source of another model, opened as this one is and closed with it.
+
+        None, and this source's own name, is this source. Raises UnsupportedError where an engine
+        was given, since it answers for one model.
+        """
+        if model is None or model in (self._model, self.name):
+            return self
+        if self._lent:
+            raise UnsupportedError(
+                f"the engine that was given answers for {self.name}, not for {model}"
+            )
+        with self._opening:
+            if model not in self._others:
+                made = Source(model, base_url=self._base_url, **self._settings)
+                self._others[model] = made
+            return self._others[model]
 
     def _open(self) -> Answers:
         from agentspec.api import Engine
@@ -75,6 +104,8 @@ class Source:
     def close(self) -> None:
         """Free what this source opened; the next answer opens it again."""
         with self._opening:
+            for other in self._others.values():
+                other.close()
             if not self._lent and self._engine is not None:
                 self._engine.close()
                 self._engine = None

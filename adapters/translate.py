@@ -43,6 +43,25 @@ def tool(
     return {"type": "function", "function": function}
 
 
+def choice(given: Any) -> Any:
+    """`tool_choice` from any framework's words for it, None where it says nothing.
+
+    True and "any" mean "required"; a string that is no such word is the name of a tool; objects may
+    have OpenAI's or Anthropic's shape.
+    """
+    kind = given.get("type") if isinstance(given, Mapping) else given
+    if kind is None or kind is False:
+        return None
+    if kind is True or kind in ("any", "required"):
+        return "required"
+    if kind in ("auto", "none"):
+        return kind
+    if isinstance(given, str) or kind == "tool":
+        name = given if isinstance(given, str) else given.get("name")
+        return {"type": "function", "function": {"name": name}}
+    return given
+
+
 def arguments(called: ToolCall) -> dict[str, Any]:
     """The arguments of a call as an object.
 
