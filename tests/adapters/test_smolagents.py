@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -198,11 +197,9 @@ def test_a_model_is_described_and_made_again(loads: Any) -> None:
     assert secret.to_dict() == {"model_id": "m", "base_url": "http://x"}
 
 
-def test_without_smolagents_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "smolagents.models", None)
-    monkeypatch.delitem(sys.modules, "agentspec.adapters.smolagents")
+def test_without_smolagents_the_extra_is_named(absent: Any) -> None:
     with pytest.raises(MissingExtraError, match=r"smolagents .*'agentspec-engine\[smolagents\]'"):
-        import agentspec.adapters.smolagents  # noqa: F401
+        absent("smolagents", "smolagents")
 
 
 def test_the_example_counts_lines(

@@ -1,0 +1,45 @@
+"""A tool loop through LiteLLM with a local model: python examples/litellm_completion.py [PROMPT]"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import litellm
+
+from agentspec.adapters.litellm import register
+
+PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+READ = {"type": "function", "function": {"name": "read", "parameters": PARAMETERS}}
+
+
+def main(prompt: str = "What does README.md say?", **settings: Any) -> None:
+    """Models of the catalog are `agentspec/NAME`; `default` is the configured one."""
+    handler = register(**settings)
+    messages: list[Any] = [{"role": "user", "content": prompt}]
+    try:
+        while calls := answer(messages):
+            for call in calls:
+                path = Path(json.loads(call.function.arguments)["path"])
+                result = {"role": "tool", "tool_call_id": call.id, "content": path.read_text()}
+                messages.append(result)
+    finally:
+        handler.close()
+
+
+def answer(messages: list[Any]) -> list[Any]:
+    """Print one answer while it is written; the calls that it made."""
+    pieces = []
+    for piece in litellm.completion("agentspec/default", messages, tools=[READ], stream=True):
+        pieces.append(piece)
+        print(piece.choices[0].delta.content or "", end="", flush=True)
+    print()
+    message = litellm.stream_chunk_builder(pieces).choices[0].message
+    messages.append(message.model_dump(include={"role", "content", "tool_calls"}))
+    return list(message.tool_calls or ())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
