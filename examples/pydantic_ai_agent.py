@@ -1,0 +1,42 @@
+"""pydantic-ai with one tool and typed output: python examples/pydantic_ai_agent.py [TASK]"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_ai import Agent
+
+from agentspec.adapters.pydantic_ai import AgentSpecModel
+
+
+class Count(BaseModel):
+    path: str
+    lines: int
+
+
+def count_lines(path: str) -> int:
+    """Count the lines of a file."""
+    return len(Path(path).read_text("utf-8").splitlines())
+
+
+async def answer(task: str, model: AgentSpecModel) -> None:
+    agent: Any = Agent(model, tools=[count_lines], output_type=Count)
+    try:
+        result = await agent.run(task)
+    finally:
+        await model.aclose()
+    print(f"{result.output.path} has {result.output.lines} lines")
+    print(f"{result.usage.cache_read_tokens} of {result.usage.input_tokens} tokens were not read")
+
+
+def main(task: str = "How many lines does README.md have?", model: Any = None) -> None:
+    """`model` is one that was made already, else the configured one is loaded."""
+    asyncio.run(answer(task, model or AgentSpecModel()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
