@@ -32,6 +32,11 @@ _KEEP = 64
 _CHANGED = math.log(1.25)
 _MEASURED_SD = 0.05
 _FILLED = (2048, 8192, 32768)
+_LARGE = (32, 16, 8)
+_PATIENCE, _MOST_PATIENCE = 9.0, 2.0
+"""Passes over one row that looking again may take however long they are, and seconds at most."""
+_ASTRAY = 0.5
+"""How far what was known of a count may be off, in logs, once a pass was faster."""
 
 
 class Keeper(Protocol):
@@ -180,6 +185,43 @@ class CostCurve:
         finally:
             probe.close()
 
+    def look_again(
+        self,
+        backend: Backend,
+        *,
+        budget: float = 0.5,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Time large passes anew, as many as the budget is likely to allow, at least one row's.
+
+        A count that seems dear is never chosen, so passes of answers cannot set it right: what a
+        busy machine left there, or what was too dear to be measured, would stay for good.
+        """
+        if self._filter is None:
+            return
+        probe = Probe(backend, budget=budget, clock=clock)
+        try:
+            probe.round([1])
+            probe.round([1])
+            one = probe.best()[1]
+            probe.prolong(max(budget, min(_PATIENCE * one, _MOST_PATIENCE)))
+            self.observe(1, one, 0)
+            for rows in _LARGE:
+                # a row of a large pass costs half of a pass, as far as machines are known
+                if probe.fits(rows) and one * rows / 2 <= probe.left:
+                    self._seen_again(rows, probe.time(rows), one)
+        finally:
+            probe.close()
+
+    def _seen_again(self, rows: int, seconds: float, one: float) -> None:
+        known = self._know(rows)
+        # nothing is faster by accident, and a smaller pass is no dearer
+        for k in known.rows:
+            if k <= rows and seconds < one * self(k, 0):
+                known.doubt(k, _ASTRAY)
+        self.observe(rows, seconds, 0)
+        self._views = [None] * (BUCKETS + 1)
+
     def _near(self, seconds: Mapping[int, float]) -> bool:
         view = self.at(0)
         return all(
@@ -202,17 +244,21 @@ class CostCurve:
 
     def observe(self, rows: int, seconds: float, context: int | None = None) -> None:
         """A real pass of this many rows behind `context` cached tokens took this long."""
-        known = self._filter
-        if known is None or not 1 <= rows <= MOST_ROWS or not 0 < seconds < math.inf:
+        if self._filter is None or not 1 <= rows <= MOST_ROWS or not 0 < seconds < math.inf:
             return
-        if not known.knows(rows):
-            known.add(rows, math.log(self(rows)))
-        known.observe(rows, seconds, bucket_of(context))
+        self._know(rows).observe(rows, seconds, bucket_of(context))
         self._passes += 1
         if self._passes % _REFIT == 0:
             self._views = [None] * (BUCKETS + 1)
         if self.keeper is not None and self._passes % _KEEP == 0:
             self.keeper.due()
+
+    def _know(self, rows: int) -> RatioFilter:
+        """The filter, with a place for this count."""
+        assert self._filter is not None
+        if not self._filter.knows(rows):
+            self._filter.add(rows, math.log(self(rows)))
+        return self._filter
 
     def observe_draft(self, seconds: float, rows: int = 1, context: int | None = None) -> None:
         """A pass of the draft model over so many rows took this long."""

@@ -33,7 +33,7 @@ _OUTLIER = 9.0
 _FORGET, _FORGET_EVERY = 3e-5, 32
 # a count whose passes keep missing to one side is wrong, and not the machine
 _BIAS_GAIN, _BIAS = 0.15, 1.45
-_DOUBT = 0.15**2
+_DOUBT = 0.15
 _NOISE, _NOISE_LEAST, _NOISE_MOST = 0.1**2, 0.02**2, 0.25**2
 
 Array = npt.NDArray[np.float64]
@@ -101,6 +101,10 @@ class RatioFilter:
         self._place[rows] = len(self._mean) - 1
         self.rows = [*self.rows, rows]
 
+    def doubt(self, rows: int, sd: float) -> None:
+        """Believe what comes next of a known count more than what was known of it."""
+        self._cov[self._place[rows], self._place[rows]] += sd * sd
+
     def observe(self, rows: int, seconds: float, bucket: int) -> None:
         """A pass over a known count took this long; bucket -1 leaves the context out."""
         weights, places = self._term(rows, bucket)
@@ -113,7 +117,7 @@ class RatioFilter:
         self._noise = min(max(self._noise, _NOISE_LEAST), _NOISE_MOST)
         doubted = self._doubted(rows, surprise / math.sqrt(spread))
         for k in doubted:
-            self._cov[self._place[k], self._place[k]] += _DOUBT
+            self.doubt(k, _DOUBT)
         if doubted:
             shared = self._cov[:, places] @ weights
             spread = float(shared[places] @ weights) + self._noise

@@ -99,7 +99,7 @@ class Probe:
             if self.rounds != [{}] and expected > self.left:
                 complete = False
                 continue
-            self.rounds[-1][rows] = self._time(rows)
+            self.rounds[-1][rows] = self.time(rows)
         return complete
 
     def best(self) -> dict[int, float]:
@@ -124,7 +124,8 @@ class Probe:
         last = max(known, default=0)
         return known[last] * rows / last if last else 0.0
 
-    def _time(self, rows: int) -> float:
+    def time(self, rows: int) -> float:
+        """Seconds of one pass over so many rows, whatever is left of the budget."""
         begin = self._clock()
         if self._checkpoints and rows > 1:
             self._backend.checkpoint(self._seq)  # a pass that may be taken back needs one

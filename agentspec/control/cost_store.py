@@ -28,13 +28,14 @@ def learned_cost(
     folder: Path | None = None,
     budget: float = 2.0,
     check: float = 0.3,
+    again: float = 0.5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> CostCurve:
     """The kept curve of this key if it still agrees with the device, else one measured now.
 
     `key` must name everything that times depend on: file, device, threads, library, settings;
-    `draft_key` the same of the draft model. `budget` and `check` are seconds. The curve keeps
-    itself from time to time, and on `CostCurve.save`.
+    `draft_key` the same of the draft model. `budget`, `check` and `again`, for looking again at
+    large counts, are seconds. The curve keeps itself from time to time, and on `CostCurve.save`.
     """
     store = JsonStore(folder or _default_folder(), "cost curve")
     curve = _known(store, key, CostCurve.of)
@@ -43,6 +44,8 @@ def learned_cost(
     if curve is None or fresh:
         curve = CostCurve.measure(target, budget=budget, clock=clock)
         store.put(key, curve.state(), sync=False)
+    if again:
+        curve.look_again(target, budget=again, clock=clock)
     both = {"target": key, "draft": draft_key}
     if draft is not None:
         # a target that has changed says nothing of what it had been compared with
