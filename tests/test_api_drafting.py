@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from agentspec.aio import Stop
 from agentspec.context.library import Library
 from agentspec.control.cost import CostCurve
+from agentspec.drafting import Drafting
 from agentspec.errors import CancelledError, InvalidRequestError
 from agentspec.request import parse_request
 
@@ -119,3 +121,26 @@ def test_a_cancel_is_heard_within_a_chunk_that_the_draft_model_reads(chat: Any) 
     other = chat.engine(law, draft=chat.backend(law, max_rows=64), cost=FLAT)
     assert found.text == other.complete(long, speculation=speculation, max_tokens=20).text
     assert found.speculation.sources["draft_model"].accepted > 0
+
+
+def test_some_of_the_proposers_alone(chat: Any) -> None:
+    law = chat.writing(CODE)
+    engine = chat.engine(law, cost=FLAT, draft=chat.backend(law))
+    kept: dict[str, Drafting] = {}
+
+    def alone(place: int, seat: Any) -> Drafting:
+        name = seat.proposers()[place].name
+        return kept.setdefault(name, seat.only([seat.proposers()[place]])).back()
+
+    for _ in range(2):
+        for place, name in enumerate(("lookup", "draft_model")):
+            with engine.drafting_as(partial(alone, place)):
+                answer = engine.complete(HI, context=[CODE])
+            assert answer.text == CODE
+            assert (name == "lookup") == ("draft_model" not in answer.speculation.sources)
+    assert kept["draft_model"].asking.seen > 0
+    assert kept["lookup"].asking.seen == 0
+    seen = kept["draft_model"].asking.seen
+    with engine.drafting_as(lambda seat: seat.back()):
+        assert engine.complete(HI, context=[CODE]).text == CODE
+    assert kept["draft_model"].asking.seen == seen

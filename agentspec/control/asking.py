@@ -8,6 +8,8 @@ from collections.abc import Callable
 _STEPS = (0.02, 0.3, 1.0, 2.0, 4.0)
 _HOPE = 0.5
 _GAIN = 0.1
+_BELIEF = 2
+"""How many observations the hope at first counts as."""
 _EXPLORE = 48
 _LOSS = 0.01
 _ACCEPTANCE = 0.7
@@ -21,13 +23,15 @@ class Asking:
 
     What it added when it was asked, less what its passes cost, is averaged by how much the free
     draft promised; it is asked where that is positive, and now and then where it was not, the
-    more seldom the dearer: looking again may lose a hundredth of a token per step. The
+    more seldom the dearer: looking again may lose a hundredth of a token per step. It is not
+    hoped to add more where more was promised than it was seen to where less was. The
     number of tokens asked for is the best one at its mean acceptance, at first `acceptance`,
     which counts as so many tokens as `weight`.
     """
 
     def __init__(self, acceptance: float = _ACCEPTANCE, weight: float = _WINDOW) -> None:
-        self._added = [_HOPE] * (len(_STEPS) + 1)
+        self._added: list[float | None] = [None] * (len(_STEPS) + 1)
+        self._asked = [0] * (len(_STEPS) + 1)
         self._declined = [0] * (len(_STEPS) + 1)
         self._wait = [float(_EXPLORE)] * (len(_STEPS) + 1)
         self._accepted, self._judged = acceptance * weight, weight
@@ -36,7 +40,7 @@ class Asking:
     def wants(self, promised: float) -> bool:
         """Whether to ask while the free draft promises so many tokens above a plain pass."""
         step = bisect_right(_STEPS, promised)
-        if self._added[step] > 0.0 or self._declined[step] >= self._wait[step]:
+        if self._hope(step) > 0.0 or self._declined[step] >= self._wait[step]:
             self._declined[step] = 0
             return True
         self._declined[step] += 1
@@ -45,8 +49,16 @@ class Asking:
     def observe(self, promised: float, added: float) -> None:
         """It was asked, and its draft was worth so much more than the free one, its cost paid."""
         step = bisect_right(_STEPS, promised)
-        self._added[step] += _GAIN * (added - self._added[step])
+        hope, self._asked[step] = self._hope(step), self._asked[step] + 1
+        gain = max(_GAIN, 1 / (_BELIEF + self._asked[step]))
+        self._added[step] = hope + gain * (added - hope)
         self._wait[step] = max(_EXPLORE, -added / _LOSS)
+
+    def _hope(self, step: int) -> float:
+        own = self._added[step]
+        if own is not None:
+            return own
+        return min((one for one in self._added[:step] if one is not None), default=_HOPE)
 
     def judged(self, accepted: int, judged: int) -> None:
         """So many of its tokens were compared with the target's, and so many stood."""

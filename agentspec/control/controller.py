@@ -107,8 +107,8 @@ class CostAwareController:
     each costs passes of its own and is asked for where that has paid above what the drafts before
     it promise (`Asking`).
 
-    No pass risks more than the `stake` and what drafts have won, so that hopeless drafts cost two
-    in a hundred in the long run (`Stake`).
+    No pass risks more than the `stake` and what drafts have won, and nobody is asked whose pass
+    is not within it, so that hopeless drafts cost two in a hundred in the long run (`Stake`).
 
     All of it depends only on what was known before a token was sampled: a sampled draft that was
     asked for is taken, and never cut by where its tokens led.
@@ -152,7 +152,7 @@ class CostAwareController:
         given, number = iter(drafts), 0
         while (source := self._source(number)) or number < self._free:
             number += 1
-            if source is not None and not source.asking.wants(promised):
+            if source is not None and not self._asks(source, promised):
                 if not self._source(number) or not _skip(given):
                     break
                 continue
@@ -211,6 +211,11 @@ class CostAwareController:
             f"{len(draft) + 1} rows cost {self._pass_cost(len(draft) + 1):.2f} passes at a pace "
             f"of {price:.2f}: {gain:+.2f} tokens against a plain pass"
         )
+
+    def _asks(self, source: Source, promised: float) -> bool:
+        """Whether it is asked while so much is promised, and what one pass of it costs is there."""
+        fee = source.fee((1,), self._cost)
+        return fee + self._spent <= self._stake.left and source.asking.wants(promised)
 
     def _source(self, number: int) -> Source | None:
         """Who is paid for the draft of this number; None for those that cost nothing."""

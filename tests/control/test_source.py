@@ -13,6 +13,7 @@ from agentspec.control.cost import CostCurve
 from agentspec.control.cost_draft import DraftCost
 from agentspec.control.pace import Pace
 from agentspec.control.source import ExitSource, HeadSource, Source
+from agentspec.control.survival import Survival
 from agentspec.engine.panel import Panel
 from agentspec.engine.stats import TurnStats
 from agentspec.errors import BackendError
@@ -201,3 +202,23 @@ def test_what_a_panel_does_with_what_is_sent() -> None:
     with pytest.raises(BackendError):
         offers.throw(BackendError("x"))
     assert FixedController(4).choose(panel.propose(8, 100), 8).sources == ("a",)
+
+
+@pytest.mark.parametrize("fee", [0.05, 0.3, 0.8])
+def test_many_hopeless_ones_lose_one_stake_together(fee: float) -> None:
+    asked: list[str] = []
+    curve = CostCurve.from_points({1: 1.0, 2: 1.0, 64: 1.3})
+    names = "abcdef"
+    panel = Panel([drafting(name, (9,), 0.9, asked) for name in names], TurnStats())
+    sources = [Source(curve, cost=fixed(fee)) for _ in names]
+    controller = CostAwareController(curve, Survival(learns=False), free=0, sources=sources)
+    cost, tokens = 0.0, 800
+    for _ in range(tokens):
+        before = len(asked)
+        draft = controller.choose(panel.propose(8, 100), 8)
+        cost += curve(len(draft) + 1) + fee * (len(asked) - before)
+        controller.observe(
+            Verdict(draft, (1,), 0, min(1, len(draft))), rows=len(draft) + 1, seconds=1.0
+        )
+    assert set(asked) == set(names)
+    assert cost <= tokens * 1.02 + 12.0 + fee
