@@ -8,8 +8,6 @@ from collections.abc import Callable
 _STEPS = (0.02, 0.3, 1.0, 2.0, 4.0)
 _HOPE = 0.5
 _GAIN = 0.1
-_BELIEF = 2
-"""How many observations the hope at first counts as."""
 _EXPLORE = 48
 _LOSS = 0.01
 _ACCEPTANCE = 0.7
@@ -31,7 +29,6 @@ class Asking:
 
     def __init__(self, acceptance: float = _ACCEPTANCE, weight: float = _WINDOW) -> None:
         self._added: list[float | None] = [None] * (len(_STEPS) + 1)
-        self._asked = [0] * (len(_STEPS) + 1)
         self._declined = [0] * (len(_STEPS) + 1)
         self._wait = [float(_EXPLORE)] * (len(_STEPS) + 1)
         self._accepted, self._judged = acceptance * weight, weight
@@ -49,9 +46,8 @@ class Asking:
     def observe(self, promised: float, added: float) -> None:
         """It was asked, and its draft was worth so much more than the free one, its cost paid."""
         step = bisect_right(_STEPS, promised)
-        hope, self._asked[step] = self._hope(step), self._asked[step] + 1
-        gain = max(_GAIN, 1 / (_BELIEF + self._asked[step]))
-        self._added[step] = hope + gain * (added - hope)
+        hope = self._hope(step)
+        self._added[step] = hope + _GAIN * (added - hope)
         self._wait[step] = max(_EXPLORE, -added / _LOSS)
 
     def _hope(self, step: int) -> float:
