@@ -222,7 +222,7 @@ def test_more_than_the_engine_takes_at_a_time_wait_their_turn(engine: Any) -> No
     client = openai_client(engine=engine)
 
     async def work() -> None:
-        answers = await asyncio.gather(*(ask(client) for _ in range(100)))
+        answers = await asyncio.gather(*(ask(client) for _ in range(75)))
         assert {answer.choices[0].message.content for answer in answers} == {"Herons wait."}
 
     run(client, work)
@@ -325,7 +325,7 @@ def test_what_contradicts_itself_is_refused(engine: Any) -> None:
 def test_an_absent_library_is_named_with_its_extra(
     name: str, absent: Callable[[str, str], None]
 ) -> None:
-    with pytest.raises(MissingExtraError, match=r"agentspec-engine\[openai-client\]") as failed:
+    with pytest.raises(MissingExtraError, match=r"\.\[openai-client\]") as failed:
         absent(name, "openai_client")
     assert failed.value.module.partition(".")[0] == name
     assert "\n" not in str(failed.value)
