@@ -74,7 +74,7 @@ class MissingExtraError(AgentspecError):
 
     def __init__(self, module: str, extra: str) -> None:
         super().__init__(
-            f"{module} is not installed; install it with: pip install 'agentspec-engine[{extra}]'"
+            f"{module} is not installed; in the clone of agentspec: {installing(extra)}"
         )
         self.module = module
         self.extra = extra
@@ -166,6 +166,11 @@ class EngineClosedError(AgentspecError):
 
 class CancelledError(AgentspecError):
     """The caller cancelled; every cache is consistent with the committed tokens."""
+
+
+def installing(extra: str) -> str:
+    """The command that installs an extra, as README has it: agentspec is on no index."""
+    return f"pip install '.[{extra}]'"
 
 
 def line_of(error: BaseException, most: int = 300) -> str:

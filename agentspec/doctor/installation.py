@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from agentspec.doctor import Check, fail, ok, warn
+from agentspec.errors import installing
 
 TESTED_LLAMA = "0.3.36"
 """The llama-cpp-python whose C API and quirks this version was written for."""
@@ -89,15 +90,15 @@ def extras() -> Iterator[Check]:
         yield warn(
             "constraints",
             "llguidance is not installed: tool calls and schemas cannot be enforced",
-            "pip install 'agentspec-engine[llama]'",
+            f"in the clone of agentspec: {installing('llama')}",
         )
     lacking = [
         name for name, modules in _EXTRAS.items() if any(find_spec(m) is None for m in modules)
     ]
     said = "all optional parts are installed"
     if lacking:
-        said = "not installed, needed for these alone: " + ", ".join(
-            f"{name} (pip install 'agentspec-engine[{name}]')" for name in lacking
+        said = "not installed, needed for these alone, in the clone: " + ", ".join(
+            f"{name} ({installing(name)})" for name in lacking
         )
     yield ok("extras", said)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from agentspec.errors import ChecksumError, DownloadError, ModelError
+from agentspec.errors import ChecksumError, DownloadError, ModelError, installing
 from agentspec.models.catalog import HubSource
 from agentspec.models.staging import CHUNK, Progress, Staged
 
@@ -69,7 +69,7 @@ def _ready(source: HubSource) -> None:
     except ImportError:
         raise DownloadError(
             f"{source}: skipped, huggingface_hub is not installed "
-            "(pip install 'agentspec-engine[hub]')"
+            f"(in the clone of agentspec: {installing('hub')})"
         ) from None
     if int(huggingface_hub.__version__.partition(".")[0]) < 1:
         raise DownloadError(

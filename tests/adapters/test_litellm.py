@@ -286,5 +286,5 @@ def test_the_example_reads_a_file(
 
 
 def test_without_litellm_the_extra_is_named(absent: Any) -> None:
-    with pytest.raises(MissingExtraError, match=r"litellm .*'agentspec-engine\[litellm\]'"):
+    with pytest.raises(MissingExtraError, match=r"litellm .*'\.\[litellm\]'"):
         absent("litellm", "litellm")

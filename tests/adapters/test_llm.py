@@ -191,7 +191,7 @@ def test_what_is_not_there_is_said_by_the_answer_alone(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(loading, "load_engine", load_engine)
     response = llm.get_model("agentspec").prompt("hi")
-    with pytest.raises(llm.ModelError, match=r"llama_cpp .*'agentspec-engine\[llama\]'"):
+    with pytest.raises(llm.ModelError, match=r"llama_cpp .*'\.\[llama\]'"):
         response.text()
     monkeypatch.setitem(sys.modules, "llm.parts", None)
     monkeypatch.delattr(llm, "parts")
@@ -280,5 +280,5 @@ def test_the_entry_point_is_this_module_and_registers_without_the_engine() -> No
 
 
 def test_without_llm_the_extra_is_named(absent: Any) -> None:
-    with pytest.raises(MissingExtraError, match=r"llm .*'agentspec-engine\[llm\]'"):
+    with pytest.raises(MissingExtraError, match=r"llm .*'\.\[llm\]'"):
         absent("llm", "llm")

@@ -198,7 +198,7 @@ def test_a_model_is_described_and_made_again(loads: Any) -> None:
 
 
 def test_without_smolagents_the_extra_is_named(absent: Any) -> None:
-    with pytest.raises(MissingExtraError, match=r"smolagents .*'agentspec-engine\[smolagents\]'"):
+    with pytest.raises(MissingExtraError, match=r"smolagents .*'\.\[smolagents\]'"):
         absent("smolagents", "smolagents")
 
 

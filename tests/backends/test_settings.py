@@ -193,7 +193,7 @@ def test_without_llama_cpp(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     llama_log.library.cache_clear()
     try:
         monkeypatch.setattr(builtins, "__import__", absent)
-        with pytest.raises(MissingExtraError, match=r"agentspec-engine\[llama\]"):
+        with pytest.raises(MissingExtraError, match=r"\.\[llama\]"):
             LlamaCppBackend(path)
     finally:
         llama_log.library.cache_clear()

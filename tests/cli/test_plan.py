@@ -216,7 +216,7 @@ def test_a_gpu_is_asked_through_nvml(monkeypatch: pytest.MonkeyPatch, tiny: str)
     nvml.nvmlDeviceGetCount = broken
     assert "no GPU (no NVIDIA driver answers: driver mismatch)" in run(tiny).stdout
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert "pip install 'agentspec-engine[gpu]'" in run(tiny).stdout
+    assert "pip install '.[gpu]'" in run(tiny).stdout
 
 
 def test_memory_of_this_machine() -> None:

@@ -187,7 +187,7 @@ def test_plots_without_matplotlib_fail_before_the_replay(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     result = CliRunner().invoke(main, ["replay", str(traces), "--plots", str(tmp_path / "plots")])
     assert result.exit_code == 1
-    assert "agentspec-engine[bench]" in result.output
+    assert "pip install '.[bench]'" in result.output
     assert "curve" not in result.output
 
 

@@ -153,5 +153,5 @@ def test_the_process_is_left_as_it_was(tmp_path: Path) -> None:
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match=r"agentspec-engine\[bench\]"):
+    with pytest.raises(MissingExtraError, match=r"\.\[bench\]"):
         need_matplotlib()
