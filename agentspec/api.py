@@ -24,7 +24,7 @@ from agentspec.chat.tools.base import CallFormat
 from agentspec.chat.tools.formats import detect
 from agentspec.control.cost import CostCurve
 from agentspec.control.rows import ANY_ROWS, RowClass
-from agentspec.drafting import Drafting, Inner, MakeProposer, Seat
+from agentspec.drafting import Drafting, Inner, MakeProposer, Seat, draft_model
 from agentspec.engine.kept import SessionStore
 from agentspec.engine.kept import session_key as named_key
 from agentspec.engine.sampling import SeededChance
@@ -41,6 +41,7 @@ from agentspec.errors import (
 )
 from agentspec.generation import Generation
 from agentspec.propose.draft_model import DraftModel
+from agentspec.propose.reencoded import ReencodedModel
 from agentspec.request import Request, parse_request
 from agentspec.scheduler import Scheduler
 from agentspec.types import Constraint, Proposer, TurnContext
@@ -64,7 +65,8 @@ class Engine:
     at a time, since rounding depends on what else is in the cache. Use it as a context manager, or
     call `close`. `chunk` is the most prompt tokens per pass. With a `cost` curve the draft length
     follows cost and learned acceptance, else it is fixed. `speculation` is what requests do that
-    do not say. `inner` are drafts from the inside of the target, the cheapest first;
+    do not say. A `draft` model of another vocabulary needs `draft_reencode`: its text is encoded
+    again for the target. `inner` are drafts from the inside of the target, the cheapest first;
     `proposers` make further proposers of the caller's, one for each live sequence.
     """
 
@@ -75,6 +77,7 @@ class Engine:
         template: ChatTemplate,
         model: str = "local",
         draft: Backend | None = None,
+        draft_reencode: bool = False,
         call_format: CallFormat | None = None,
         cost: CostCurve | None = None,
         max_tokens: int = 1024,
@@ -92,6 +95,8 @@ class Engine:
     ) -> None:
         self.target = target
         self.draft = draft
+        self.draft_reencode = draft_reencode
+        """Whether the draft model has another vocabulary and drafts by its text."""
         self.model = model
         self.rows = rows
         self.exact = exact
@@ -121,10 +126,10 @@ class Engine:
     ) -> list[Seat]:
         """The proposers of each slot; a draft model with fewer sequences serves the first ones."""
         slots, draft, target = self._scheduler.pool.slots, self.draft, self.target
-        models: list[DraftModel | None] = [None] * len(slots)
+        models: list[DraftModel | ReencodedModel | None] = [None] * len(slots)
         for slot in slots[: draft.capabilities.max_seqs if draft is not None else 0]:
             assert draft is not None
-            model = models[slot.id] = DraftModel(draft, target_vocab=target.vocab_size)
+            model = models[slot.id] = draft_model(draft, target, reencode=self.draft_reencode)
             slot.follower = model.sequence
         within = [[one.make(partial(_live, slot)) for one in inner] for slot in slots]
         first = Drafting(

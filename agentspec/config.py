@@ -68,6 +68,9 @@ RULES: Mapping[str, Rule] = {
         "text", "target: a catalog name, the path of a GGUF file or model folder, or hf:org/name"
     ),
     "draft": Rule("text", "draft model: the same"),
+    "draft_reencode": Rule(
+        "bool", "let a draft model of another vocabulary draft: its text is encoded again"
+    ),
     "heads": Rule(
         "list",
         "trained heads of the target to draft with (torch): safetensors of Medusa heads or of an "
@@ -145,6 +148,7 @@ class Settings:
 
     model: str | None = None
     draft: str | None = None
+    draft_reencode: bool = False
     heads: tuple[str, ...] = ()
     early_exit: str = "off"
     backend: BackendName = "auto"

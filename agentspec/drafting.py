@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from agentspec.backends.base import Tokenizer
+from agentspec.backends.base import Backend, Tokenizer
 from agentspec.context.habits import habit_index
 from agentspec.context.pool import Corpus
 from agentspec.context.shapes import Shapes
@@ -26,6 +26,7 @@ from agentspec.engine.session import LiveSequence
 from agentspec.propose.draft_model import DraftModel
 from agentspec.propose.lookup import Lookup
 from agentspec.propose.outside import Outside
+from agentspec.propose.reencoded import ReencodedModel
 from agentspec.syntax.cursor import Cursor
 from agentspec.types import HERMES, CallShape, Proposer
 
@@ -69,6 +70,15 @@ class Inner:
     account: Callable[[CostCurve, Pace], Source]
 
 
+def draft_model(
+    draft: Backend, target: Backend, *, reencode: bool = False
+) -> DraftModel | ReencodedModel:
+    """A draft model as proposer; one of another vocabulary drafts by its text (`reencode`)."""
+    if reencode:
+        return ReencodedModel(draft, target.tokenizer)
+    return DraftModel(draft, target_vocab=target.vocab_size)
+
+
 class Seat(Protocol):
     """What decides the drafts of one live sequence: `Drafting`, or something in its place."""
 
@@ -99,7 +109,7 @@ class Drafting:
         tokenizer: Tokenizer,
         *,
         cost: CostCurve | None = None,
-        draft: DraftModel | None = None,
+        draft: Priced | None = None,
         inner: Sequence[tuple[Priced, Callable[[CostCurve, Pace], Source]]] = (),
         rows: RowClass = ANY_ROWS,
         leaves: int = 1,
@@ -161,7 +171,7 @@ class Drafting:
         self._paid = self._priced(draft, [proposer for proposer, _ in inner])
         self._draft = draft
 
-    def seat(self, draft: DraftModel | None = None, inner: Sequence[Priced] = ()) -> Drafting:
+    def seat(self, draft: Priced | None = None, inner: Sequence[Priced] = ()) -> Drafting:
         """The same for another live sequence: proposers of its own, all that is learned shared."""
         other = copy(self)
         other._lookup, other._draft = self._look(), draft
@@ -188,9 +198,7 @@ class Drafting:
         """What it learned and its proposers, used by another since, with a lookup that is new."""
         return self.seat(self._draft, [proposer for proposer, _ in self._inner])
 
-    def _priced(
-        self, draft: DraftModel | None, inner: Sequence[Priced]
-    ) -> list[tuple[Priced, Source]]:
+    def _priced(self, draft: Priced | None, inner: Sequence[Priced]) -> list[tuple[Priced, Source]]:
         """The proposers that cost passes, in the order they are asked, with their accounts."""
         paid = list(zip(inner, self._accounts, strict=True))
         if draft is not None:

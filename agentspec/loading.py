@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentspec.config import Settings, load_settings
 from agentspec.control.rows import ANY_ROWS
-from agentspec.errors import ConfigError
+from agentspec.errors import ConfigError, PairMismatchError
 from agentspec.loading_heads import inner_of
 from agentspec.loading_torch import model_folder, open_torch, takes_torch, torch_key
 
@@ -64,10 +64,11 @@ def load_engine(
     target = open_backend(resolved.path, chosen)
     helper = None
     try:
-        helper = _open_draft(target, resolved, chosen)
+        helper, reencode = _open_draft(target, resolved, chosen)
         return _assemble(
             target,
             helper,
+            reencode,
             resolved,
             chosen,
             template or chosen.template,
@@ -154,29 +155,43 @@ def _on_gpu(model: Opened, settings: Settings) -> bool:
     return gpu_in_use(settings) if on_gpu is None else bool(on_gpu)
 
 
-def _open_draft(target: Opened, resolved: Resolved, settings: Settings) -> Opened | None:
+def _open_draft(
+    target: Opened, resolved: Resolved, settings: Settings
+) -> tuple[Opened | None, bool]:
+    """The draft model, and whether its vocabulary is another, so that it drafts by its text."""
     if settings.draft == NO_DRAFT or not settings.speculation:
-        return None
+        return None, False
     if settings.draft is not None:
         path = _named(settings.draft, settings).path
     elif resolved.draft is not None and _on_gpu(target, settings):
         path = resolved.draft
     else:
-        return None
+        return None, False
     draft = open_backend(path, settings)
     try:
-        from agentspec.backends.pair import check_pair
-
-        check_pair(target.tokenizer, draft.tokenizer)
+        return draft, _must_reencode(target, draft, settings)
     except BaseException:
         draft.close()
         raise
-    return draft
+
+
+def _must_reencode(target: Opened, draft: Opened, settings: Settings) -> bool:
+    from agentspec.backends.pair import check_pair, check_texts
+
+    try:
+        check_pair(target.tokenizer, draft.tokenizer)
+    except PairMismatchError:
+        if not settings.draft_reencode:
+            raise
+        check_texts(target.tokenizer, draft.tokenizer)
+        return True
+    return False
 
 
 def _assemble(
     target: Opened,
     draft: Opened | None,
+    reencode: bool,
     resolved: Resolved,
     settings: Settings,
     template: str | None,
@@ -207,6 +222,7 @@ def _assemble(
     return Engine(
         wrap(target) if wrap else target,
         draft=draft,
+        draft_reencode=reencode,
         model=title(resolved),
         template=chat,
         max_tokens=settings.max_tokens,

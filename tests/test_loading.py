@@ -12,7 +12,14 @@ import pytest
 from agentspec import loading
 from agentspec.audit.record import Recorder
 from agentspec.config import Settings
-from agentspec.errors import BackendError, ConfigError, ExactModeError, ModelError
+from agentspec.control.cost_draft import DraftCost
+from agentspec.errors import (
+    BackendError,
+    ConfigError,
+    ExactModeError,
+    ModelError,
+    PairMismatchError,
+)
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -84,6 +91,34 @@ def test_a_draft_model_is_loaded_when_named_only(load: Any, tiny: Any) -> None:
             assert not answer.speculation.notes
     with load(path, draft=path, speculation=False) as engine:
         assert engine.draft is None
+
+
+def test_a_draft_model_of_another_vocabulary_needs_a_setting(
+    load: Any, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from agentspec.testing import gguf
+
+    path = tiny("dense")
+    monkeypatch.setattr(gguf, "_MERGES", gguf._MERGES[:-2])
+    other = gguf.write_tiny(tmp_path / "other.gguf", vocab="bytes", seed=3)
+    with pytest.raises(PairMismatchError, match=r"or set draft_reencode to draft by its text$"):
+        load(path, draft=other)
+    with load(path, draft=other, draft_reencode=True) as engine:
+        assert engine.draft_reencode
+        engine.cost.draft = DraftCost(0.01)  # so that it is asked
+        answer = engine.complete(HI, max_tokens=30)
+        plain = engine.complete(HI, max_tokens=30, speculation=False)
+        assert answer.text == plain.text
+        assert not answer.speculation.notes
+        assert engine._scheduler.pool.slots[0].follower.cached > 0  # it was asked
+        engine.release_draft()
+        assert engine.complete(HI, max_tokens=4).usage.completion_tokens == 4
+    # where ids mean the same they are drafted as they are
+    with load(path, draft=path, draft_reencode=True) as engine:
+        assert not engine.draft_reencode
+    textless = gguf.write_tiny(tmp_path / "textless.gguf", vocab=300)
+    with pytest.raises(PairMismatchError, match="the vocabulary of the draft model gives ''"):
+        load(path, draft=textless, draft_reencode=True)
 
 
 def test_a_cost_curve_is_measured_once_per_setting(

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from agentspec.backends.base import Tokenizer
 from agentspec.backends.llama_tokenizer import LlamaTokenizer
-from agentspec.errors import PairMismatchError
+from agentspec.errors import ModelError, PairMismatchError
 
 _PADDING = re.compile(rb"|\[PAD_?\d+\]|<\|?(unused|pad|extra|reserved)[\w ]*\d+\|?>", re.IGNORECASE)
 _SHOWN = 40
+_SAMPLE = "Def f(x):\n    return 'é'"
 
 
 def check_pair(target: Tokenizer, draft: Tokenizer) -> None:
@@ -53,10 +54,25 @@ def check_pair(target: Tokenizer, draft: Tokenizer) -> None:
         raise _mismatch(f"the first token of a text is {first} in the target, {second} in it")
 
 
+def check_texts(target: Tokenizer, draft: Tokenizer) -> None:
+    """Raise PairMismatchError, naming the one it is, unless both take text and give it back."""
+    for name, tokenizer in (("target", target), ("draft model", draft)):
+        try:
+            told = tokenizer.decode(tokenizer.encode(_SAMPLE))
+        except ModelError:
+            told = b""
+        # some put a space before every text
+        if told not in (_SAMPLE.encode(), b" " + _SAMPLE.encode()):
+            raise PairMismatchError(
+                f"the draft model cannot draft by its text: the vocabulary of the {name} gives "
+                f"{_show(told)} for {_SAMPLE!r}; use a smaller model of the target's family"
+            )
+
+
 def _mismatch(what: str) -> PairMismatchError:
     return PairMismatchError(
         f"the draft model does not share the target's vocabulary: {what}; "
-        "use a smaller model of the target's family"
+        "use a smaller model of the target's family, or set draft_reencode to draft by its text"
     )
 
 

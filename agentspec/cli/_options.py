@@ -16,6 +16,11 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _ENGINE_OPTIONS = (
     click.option("--draft", help="Draft model: catalog name, GGUF or folder path, or none."),
     click.option(
+        "--draft-reencode/--no-draft-reencode",
+        default=None,
+        help="Let a draft model of another vocabulary draft by its text.",
+    ),
+    click.option(
         "--heads",
         callback=lambda _ctx, _param, value: value or None,
         multiple=True,

@@ -17,6 +17,9 @@ _MASK64 = (1 << 64) - 1
 _BLOCK = 256
 _SPARSE = 4096
 
+UNSHAPED = SamplingParams(temperature=1.0)
+"""A model's own law: how sure it is of its arg-max."""
+
 
 class SeededChance:
     """Chance from a counter-based generator (splitmix64), keyed by seed and text position.

@@ -12,13 +12,10 @@ from contextlib import suppress
 from typing import Protocol
 
 from agentspec.backends.base import Backend, Output, Rows, SeqId
-from agentspec.engine.sampling import Distribution, shape
+from agentspec.engine.sampling import UNSHAPED, Distribution, shape
 from agentspec.engine.session import LiveSequence
 from agentspec.errors import BackendError, CancelledError
 from agentspec.types import SamplingParams, TurnContext
-
-_SURE = SamplingParams(temperature=1.0)
-"""How sure an exit is of its arg-max."""
 
 
 class Exit(Protocol):
@@ -96,7 +93,7 @@ class ExitReading:
         started, self.rows, n = time.perf_counter(), len(tokens), len(ahead) + 1
         output = self._exit(self._sequence.seq, tokens, n, self._at)
         self._computed += len(tokens)
-        settings = _SURE if self._sampling.greedy else self._sampling
+        settings = UNSHAPED if self._sampling.greedy else self._sampling
         laws = [shape(output.logits(i), settings) for i in range(n)]
         if self.spent is not None:
             self.spent(time.perf_counter() - started, self.rows)

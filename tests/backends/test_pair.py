@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentspec.backends.pair import check_pair
+from agentspec.backends.pair import check_pair, check_texts
 from agentspec.errors import PairMismatchError
 from agentspec.testing.scripted import ScriptedTokenizer
 
@@ -81,6 +81,28 @@ def test_other_first_tokens() -> None:
     assert "first token of a text" in refused(fake(bos=291), fake(bos=5))
     check_pair(fake(bos=291), fake())
     check_pair(fake(bos=291), fake(bos=291))
+
+
+def test_the_message_says_what_to_set() -> None:
+    assert refused(fake(), fake(words={270: b"other"})).endswith(
+        "or set draft_reencode to draft by its text"
+    )
+
+
+def test_texts_must_come_back(load: Callable[..., Any], tiny: Callable[..., Path]) -> None:
+    target = load(tiny("dense", vocab="bytes")).tokenizer
+    textless = load(tiny("dense")).tokenizer
+    check_texts(target, fake())
+    for pair, name in (((target, textless), "draft model"), ((textless, target), "target")):
+        with pytest.raises(PairMismatchError, match=f"vocabulary of the {name} gives ''"):
+            check_texts(*pair)
+
+    class Lower(ScriptedTokenizer):
+        def encode(self, text: str) -> list[int]:
+            return super().encode(text.lower())
+
+    with pytest.raises(PairMismatchError, match=r"gives .def f"):
+        check_texts(target, Lower())
 
 
 def test_tiny_models(load: Callable[..., Any], tiny: Callable[..., Path]) -> None:

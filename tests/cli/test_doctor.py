@@ -24,6 +24,7 @@ from agentspec.doctor import Check, installation, model_file, places, speed
 from agentspec.errors import BackendError, ModelFileError
 from agentspec.models import catalog, gpu
 from agentspec.models.catalog import Entry, HubSource, ModelFile
+from agentspec.testing import gguf
 from agentspec.testing.gguf import write_tiny
 
 pytest.importorskip("gguf")
@@ -134,7 +135,7 @@ def test_a_model_that_memory_does_not_hold(tiny: str, monkeypatch: pytest.Monkey
     assert "agentspec plan" in found["advice"]
 
 
-def test_pairs(home: Path, tiny: str) -> None:
+def test_pairs(home: Path, tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     same = checks(tiny, "--draft", tiny)
     assert "token by token" in same["draft"]["found"]
     assert same["draft size"]["state"] == "warn"
@@ -144,6 +145,13 @@ def test_pairs(home: Path, tiny: str) -> None:
     assert found["pair"]["state"] == "fail"
     assert "vocabulary" in found["pair"]["found"]
     assert run(tiny, "--draft", other).exit_code == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf, "_MERGES", gguf._MERGES[:-2])
+        bytes_too = str(write_tiny(home / "merges.gguf", vocab="bytes"))
+    assert "draft_reencode" in checks(tiny, "--draft", bytes_too)["pair"]["advice"]
+    monkeypatch.setenv("AGENTSPEC_DRAFT_REENCODE", "on")
+    assert "encoded again" in checks(tiny, "--draft", bytes_too)["draft"]["found"]
+    assert checks(tiny, "--draft", other)["pair"]["state"] == "fail"  # it has no text at all
     family = str(write_tiny(home / "hybrid.gguf", "hybrid", vocab="bytes"))
     assert checks(tiny, "--draft", family)["draft family"]["state"] == "warn"
     assert "draft size" not in checks(tiny, "--draft", "none")
