@@ -46,4 +46,10 @@ class RowPrice:
         if variance < _SPREAD:
             return self._first
         slope = (self._xy / self._n - mean * self._y / self._n) / variance
-        return max(self._floor, slope * self._tokens / self._y)
+        return max(self._floor, self.worth(slope))
+
+    def worth(self, seconds: float) -> float:
+        """The tokens that the whole batch gives in this time; 0 while that is not known."""
+        if self._n < _ENOUGH or self._y <= 0.0:
+            return 0.0
+        return seconds * self._tokens / self._y

@@ -9,21 +9,18 @@ and turns asynchronous scheduling off.
 
 from __future__ import annotations
 
-import ast
-import inspect
-import json
 import logging
-import re
-import sys
-import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
+from agentspec.adapters.vllm_interface import check_interface, ends_of, tokenizer_of
 from agentspec.adapters.vllm_price import RowPrice
 from agentspec.adapters.vllm_texts import Row, Text, Texts
+from agentspec.adapters.vllm_tools import tools_in
 from agentspec.backends.base import Tokenizer
 from agentspec.chat.tools.formats import detect
 from agentspec.context.habits import habit_index
@@ -31,25 +28,16 @@ from agentspec.context.shapes import Shapes
 from agentspec.context.skeleton import Skeleton
 from agentspec.control.prior import Prior
 from agentspec.control.survival import Survival
-from agentspec.errors import AgentspecError, ConfigError, line_of
+from agentspec.errors import line_of
 from agentspec.propose.lookup import Lookup
-from agentspec.types import EMPTY_DRAFT
+from agentspec.types import Draft
 
 _log = logging.getLogger(__name__)
 
-TRIED = "0.32.0"
-"""The version of vLLM whose interface this is."""
-
-_CALL = (
-    "sampled_token_ids",
-    "self.input_batch.num_tokens_no_spec",
-    "self.input_batch.token_ids_cpu",
-    "slot_mappings=slot_mappings",
-)
 _UNSAID: Any = object()
-_TOOL = re.compile(r'\{\s*"(?:type|name|function)"\s*:')
-_MOST_TRIED = 512
 _MOST_READ = 1 << 16
+_TOOK_RATE = 0.05
+_ASK_EVERY = 16
 
 
 class AgentSpecProposer:
@@ -58,7 +46,8 @@ class AgentSpecProposer:
     Candidates are all earlier places of the text, what tools returned in the shape a call quotes
     it in, and the fixed parts of the calls that the tools in the prompt allow. Drafts are at most
     `num_speculative_tokens` long, shorter where their tokens would cost more than they give
-    (`RowPrice`), and deterministic.
+    (`RowPrice`), and deterministic. A row is not asked for one while its drafts give less than the
+    whole batch does in the time that one takes.
 
     State is kept by what a row says (`Texts`), since rows have no names. A row for which anything
     fails is left without a draft, said once; an answer is never ended by it.
@@ -81,17 +70,18 @@ class AgentSpecProposer:
         self._vocab = int(model.get_vocab_size())
         self._clock = clock
         self._left = clock()
+        self._took = 0.0  # seconds that a draft takes
         self._warned = False
         self._price = RowPrice()
         prior = prior or Prior.shipped("plain")
         self._survival = Survival(prior)
         template = None
         if tokenizer is _UNSAID:
-            tokenizer, template = _tokenizer(model)
+            tokenizer, template = tokenizer_of(model)
         self._tokenizer = tokenizer
         habits = habit_index(prior.habits, tokenizer) if tokenizer is not None else None
         shape = detect(template or "").shape
-        ends = tokenizer.eos_ids if tokenizer is not None else _ends(model)
+        ends = tokenizer.eos_ids if tokenizer is not None else ends_of(model)
 
         def look() -> Lookup:
             return Lookup(
@@ -133,13 +123,11 @@ class AgentSpecProposer:
         if len(texts) == len(sampled_token_ids):
             self._learn_price(texts, rows, seconds)
         for i, row in rows.items():
-            text = texts.get(i)
             try:
-                drafts[i] = self._draft(i, text, row)
+                drafts[i] = self._draft(i, texts.get(i), row)
             except Exception as error:  # it can only cost speed
                 self._warn(error)
-                if text is not None:
-                    self.texts.drop(text)
+                self.texts.mute(i, row)
         self.texts.trim()
         self._left = self._clock()
         return drafts
@@ -149,22 +137,28 @@ class AgentSpecProposer:
             text = self.texts.begin(i, row)
             if text is None:
                 return []
+        elif text.muted:
+            text.mute(row)
+            return []
         else:
             drafted = text.drafted
             verdict = text.follow(row)
             self._survival.observe(drafted, verdict.accepted, verdict.judged)
-        text.drafted, text.verified = EMPTY_DRAFT, 0
-        draft = text.lookup.propose(min(self._k, self._most - len(text)))
-        if not draft.tokens:
+        if text.gain < self._price.worth(self._took) and (self.texts.step + i) % _ASK_EVERY:
             return []
-        text.drafted = draft
-        if self._survival.of(draft, 0) < self._price.least():
-            return []
-        tokens = list(draft.tokens)
-        alien = next((j for j, t in enumerate(tokens) if not 0 <= t < self._vocab), len(tokens))
-        del tokens[alien:]
-        text.verified = len(tokens)
+        draft = self._asked(text)
+        tokens: list[int] = []
+        if draft.tokens and self._survival.of(draft, 0) >= self._price.least():
+            known = (0 <= token < self._vocab for token in draft.tokens)
+            tokens = list(draft.tokens[: sum(takewhile(bool, known))])
+        text.drafted, text.verified, text.asked = draft, len(tokens), True
         return tokens
+
+    def _asked(self, text: Text) -> Draft:
+        begun = self._clock()
+        draft = text.lookup.propose(min(self._k, self._most - len(text)))
+        self._took += _TOOK_RATE * (self._clock() - begun - self._took)
+        return draft
 
     def _learn_price(
         self, texts: Mapping[int, Text], rows: Mapping[int, Row], seconds: float
@@ -189,88 +183,3 @@ class AgentSpecProposer:
         if not self._warned:
             _log.warning("a request is answered without drafts: %s", line_of(error), exc_info=True)
         self._warned = True
-
-
-def tools_in(text: str) -> Iterator[Mapping[str, Any]]:
-    """The tools' schemas, as templates show them to a model: JSON objects with a name."""
-    decoder = json.JSONDecoder()
-    at, tried = 0, 0
-    while tried < _MOST_TRIED and (found := _TOOL.search(text, at)):
-        at, tried = found.start() + 1, tried + 1
-        try:
-            value, end = decoder.raw_decode(text, found.start())
-        except (ValueError, RecursionError):
-            continue
-        function = value.get("function", value)
-        if isinstance(function, Mapping) and isinstance(function.get("parameters"), Mapping):
-            yield value
-            at = end
-
-
-def check_interface() -> None:
-    """Raises ConfigError, naming the versions, where vLLM calls a proposer in another way.
-
-    Nothing is asked where vLLM is not running.
-    """
-    vllm = sys.modules.get("vllm")
-    runner = sys.modules.get("vllm.v1.worker.gpu_model_runner")
-    if vllm is None:
-        return
-    version = str(getattr(vllm, "__version__", "unknown"))
-    try:
-        source = inspect.getsource(runner.GPUModelRunner.propose_draft_token_ids)  # type: ignore[union-attr]
-        call = _call_in(source)
-    except (AttributeError, OSError, TypeError, SyntaxError):
-        call = None
-    if call != _CALL:
-        how = f"with ({', '.join(call)})" if call else "nowhere that could be found"
-        raise ConfigError(
-            f"this proposer is made for vLLM {TRIED}; vLLM {version} calls one {how}: "
-            f"install vllm=={TRIED}, or an agentspec that knows vLLM {version}"
-        )
-    if version.split(".")[:2] != TRIED.split(".")[:2]:
-        _log.warning("vLLM %s calls proposers as %s does, but was not tried", version, TRIED)
-
-
-def _call_in(source: str) -> tuple[str, ...] | None:
-    """The arguments with which a custom class is asked for drafts."""
-    for branch in ast.walk(ast.parse(textwrap.dedent(source))):
-        if not isinstance(branch, ast.If) or "'custom_class'" not in ast.unparse(branch.test):
-            continue
-        for node in (inner for statement in branch.body for inner in ast.walk(statement)):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr == "propose"
-            ):
-                return tuple(map(ast.unparse, (*node.args, *node.keywords)))
-    return None
-
-
-def _tokenizer(model: Any) -> tuple[Tokenizer | None, str | None]:
-    """What vLLM reads texts with and the chat template, None where it is not of the Rust library.
-
-    Without it drafts come from earlier text alone.
-    """
-    if "vllm" not in sys.modules:
-        return None, None
-    from agentspec.backends.torch_tokenizer import TorchTokenizer
-
-    try:
-        from vllm.tokenizers import cached_tokenizer_from_config
-
-        given = cached_tokenizer_from_config(model)
-        if given is None:
-            return None, None
-        made = TorchTokenizer(given, vocab_size=model.get_vocab_size(), eos_ids=_ends(model))
-    except (ImportError, AttributeError, AgentspecError) as error:
-        _log.warning("drafts come from earlier text alone: %s", line_of(error))
-        return None, None
-    template = getattr(given, "chat_template", None)
-    return made, template if isinstance(template, str) else None
-
-
-def _ends(model: Any) -> Set[int]:
-    told = getattr(getattr(model, "hf_config", None), "eos_token_id", None)
-    ids = told if isinstance(told, list) else [told]
-    return frozenset(token for token in ids if isinstance(token, int))

@@ -15,6 +15,7 @@ Tokens = npt.NDArray[np.int32]
 Tools = Callable[[Sequence[int]], Sequence[Mapping[str, Any]]]
 
 _LEAST_SHARED = 64
+_GAIN_RATE = 0.1
 
 
 class Row(NamedTuple):
@@ -27,16 +28,21 @@ class Row(NamedTuple):
 class Text:
     """One text as far as it was seen, and the lookup that follows it.
 
-    `drafted` is what was last drafted for it, `verified` how many tokens of that were sent on;
-    `step` is when it was last seen, `steady` whether it was in the step before, too.
+    `drafted` is what was last drafted for it, `verified` how many tokens of that were sent on, and
+    `gain` how many of those have stood of late, for each time that it was `asked` for a draft.
+    `step` is when it was last seen, `steady` whether it was in the step before, too. One that is
+    `mute` is known by its tokens and not followed: something had failed.
     """
 
     def __init__(self, lookup: Lookup) -> None:
         self.lookup = lookup
         self.drafted: Draft = EMPTY_DRAFT
         self.verified = 0
+        self.asked = False
+        self.gain = 1.0
         self.step = 0
         self.steady = False
+        self.muted = False
         self._tokens: Tokens = np.empty(0, dtype=np.int32)
         self._n = 0
 
@@ -70,7 +76,7 @@ class Text:
         prompt = row.tokens[: len(row.tokens) - row.sampled]
         given: list[int] = prompt.tolist()
         self._n = 0
-        self.drafted, self.verified = EMPTY_DRAFT, 0
+        self.drafted, self.verified, self.asked = EMPTY_DRAFT, 0, False
         self.lookup.begin(TurnContext(given, SamplingParams(), _NoChance(), tools=tools(given)))
         self._hold(prompt)
         self.follow(row)
@@ -84,10 +90,19 @@ class Text:
             if token != drafted:
                 break
             accepted += 1
+        if self.asked:
+            self.gain += _GAIN_RATE * (min(accepted, self.verified) - self.gain)
         verdict = Verdict.of(self.drafted, new, range(accepted), None)
         self.lookup.observe(new, verdict)
         self._hold(more)
+        self.drafted, self.verified, self.asked = EMPTY_DRAFT, 0, False
         return verdict
+
+    def mute(self, row: Row) -> None:
+        """Hold what the row says, and follow it no more."""
+        self.muted = True
+        self._n = 0
+        self._hold(row.tokens)
 
     def _hold(self, more: Tokens) -> None:
         end = self._n + len(more)
@@ -159,13 +174,14 @@ class Texts:
             text = Text(self._make())
             self._texts[id(text)] = text
         text.step = self.step
-        text.begin(row, self._tools)
         self._at[i] = text
+        text.begin(row, self._tools)
         return text
 
-    def drop(self, text: Text) -> None:
-        self._texts.pop(id(text), None)
-        self._at = {i: other for i, other in self._at.items() if other is not text}
+    def mute(self, i: int, row: Row) -> None:
+        """The text of this row is only known from now on."""
+        if i in self._at:
+            self._at[i].mute(row)
 
     def trim(self) -> None:
         """Hold to the room again after texts have grown."""
@@ -175,7 +191,7 @@ class Texts:
         """A text of an earlier step that is mostly a beginning of this row."""
         best, most = None, _LEAST_SHARED - 1
         for text in self._texts.values():
-            if text.step < self.step and len(text) > most:
+            if text.step < self.step and len(text) > most and not text.muted:
                 shared = text.shared(row)
                 if shared > most and 4 * shared >= 3 * len(text):
                     best, most = text, shared
@@ -189,7 +205,7 @@ class Texts:
         for text in sorted(self._texts.values(), key=lambda text: text.step):
             if more and text.step == self.step:
                 return False
-            self.drop(text)
+            del self._texts[id(text)]
             held, count = held - len(text), count - 1
             if held <= self._room and count <= self._most:
                 return True

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentspec.adapters import vllm_proposer, vllm_texts
+from agentspec.adapters import vllm_texts
 from agentspec.adapters.vllm_price import RowPrice
-from agentspec.adapters.vllm_proposer import AgentSpecProposer, tools_in
+from agentspec.adapters.vllm_proposer import AgentSpecProposer
+from agentspec.adapters.vllm_tools import tools_in
 from agentspec.control.prior import Prior
 from agentspec.control.survival import Survival
 from agentspec.errors import ConfigError
@@ -328,6 +329,28 @@ def test_a_row_that_fails_is_left_without_a_draft_and_said_once(
     assert caplog.text.count("without drafts: a fault") == 1
 
 
+def test_a_text_that_failed_is_known_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def fail(self: Lookup, turn: TurnContext) -> None:
+        tried.append(len(turn.tokens))
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(Lookup, "begin", fail)
+    batch = Batch(make())
+    batch.add("a", [1, *song(80)], song(60, 80))
+    for _ in range(3):
+        assert batch.step() == [[]]
+        (text,) = batch.proposer.texts
+        assert text.tokens.tolist() == batch.text["a"]
+    assert tried == [81]
+    batch.remove("a")
+    batch.add("the next turn", batch.text["a"] + [5], song(60))
+    batch.step()
+    assert tried == [81, 85], "what failed is taken over by nobody"
+    assert len(batch.proposer.texts) == 2
+
+
 def test_ids_outside_the_vocabulary_are_cut_off() -> None:
     """Placeholders of images stand in prompts, and no target could verify them."""
     batch = Batch(make(config=config(vocab=16)))
@@ -360,6 +383,30 @@ def test_an_unlikely_draft_is_not_sent_but_learned_from(monkeypatch: pytest.Monk
     assert batch.step() == [[]]
     assert batch.step() == [[]]
     assert learned == [(1, 1)]
+
+
+def test_rows_whose_drafts_give_less_than_they_take_are_seldom_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a large batch the time of a draft is worth tokens of all the others."""
+    asked: list[int] = []
+    propose = Lookup.propose
+
+    def count(self: Lookup, most: int) -> Draft:
+        asked.append(self._tail[-1])
+        return propose(self, most)
+
+    monkeypatch.setattr(Lookup, "propose", count)
+    monkeypatch.setattr(RowPrice, "worth", lambda self, seconds: 0.8)
+    batch = Batch(make(config=config(room=400)), room=400)
+    batch.add("sings", [1, *song(23)], song(360, 23))
+    other = [101, 102, 103, *range(30, 60)] * 2
+    batch.add("misleads", [*other, 101, 102], [103, *range(200, 340)])
+    for _ in range(32):
+        batch.step()
+    of_song = sum(token in SONG for token in asked)
+    assert of_song == 32
+    assert 5 <= len(asked) - of_song <= 8
 
 
 class TestParts:
@@ -513,6 +560,10 @@ class TestPrice:
     def test_passes_that_are_all_alike_say_nothing(self) -> None:
         assert self.after(lambda n: 0.01, [4]).least() == RowPrice(first=0.1).least() == 0.1
 
+    def test_time_is_worth_the_tokens_that_the_batch_gives_in_it(self) -> None:
+        assert self.after(lambda n: 0.5, [4]).worth(0.1) == pytest.approx(0.1 * 2 / 0.5)
+        assert RowPrice().worth(0.1) == 0.0
+
     def test_what_was_learned_is_forgotten(self) -> None:
         price = self.after(lambda n: float(n), [1, 2, 3])
         for _ in range(200):
@@ -612,7 +663,7 @@ class GPUModelRunner:
 
     def test_vllm_builds_it_from_its_configuration_alone(self) -> None:
         assert "vllm" not in sys.modules
-        proposer = vllm_proposer.AgentSpecProposer(config())
+        proposer = AgentSpecProposer(config())
         proposer.load_model(object())
         assert proposer.propose([], np.zeros(4, np.int32), np.zeros((4, 8), np.int32)) == []
 
