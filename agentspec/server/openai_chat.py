@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentspec.answer import Answer
+from agentspec.answer import Answer, speculation_stats
 from agentspec.request import Request, parse_request
 from agentspec.server import sse
 from agentspec.server.errors import Failure, body_of
@@ -111,7 +111,10 @@ class ChatStream:
 
     def end(self) -> str:
         answer = self._answer
-        statistics = statistics_of(answer.stats)
+        statistics = {
+            **statistics_of(answer.stats),
+            "speculation": speculation_stats(answer.stats).model_dump(),
+        }
         if not self._usage:
             return self._chunk({}, statistics, finish=answer.finish) + sse.DONE
         last = {

@@ -79,7 +79,7 @@ def test_a_stream_with_a_tool_call(client: Any, usage: bool) -> None:
     assert call["args"] == '{"path": "a.py"}'
     assert events[0][1]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     last = events[-2][1]
-    assert {"metrics", "timings"} <= set(last)
+    assert {"metrics", "timings", "speculation"} <= set(last)
     if usage:
         assert last["choices"] == []
         assert last["usage"]["completion_tokens"] > 10

@@ -1,0 +1,218 @@
+"""What speculation did, from what each kind of server tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agentspec.api import Engine
+from agentspec.remote.counters import Counters, counters_of
+from agentspec.remote.engine import RemoteEngine
+from agentspec.wire import SpeculationStats
+from tests.remote.conftest import STOP, Fake, delta
+from tests.server.conftest import HI, Running, serve
+
+__all__ = ["serve"]
+
+Remote = Callable[..., RemoteEngine]
+USAGE = {"prompt_tokens": 30, "completion_tokens": 10, "total_tokens": 40}
+VLLM = {
+    "mean_acceptance_length": 3.0,
+    "draft_acceptance_rate": 0.5,
+    "acceptance_histogram": [1, 0, 1, 1, 0, 0],
+    "num_spec_steps": 3,
+    "num_accepted_draft_tokens": 5,
+    "num_draft_tokens": 10,
+    "num_spec_tokens": 5,
+}
+
+
+def asked(fake: Fake, remote: Remote, **last: Any) -> SpeculationStats:
+    fake.say(delta(content="hi"), STOP, {"choices": [], "usage": USAGE, **last})
+    found = remote().complete(HI).speculation
+    assert found is not None
+    return found
+
+
+def metrics(
+    drafts: int, drafted: int, accepted: int, generated: int, per_pos: dict[int, int], **more: int
+) -> str:
+    label = 'engine="0",model_name="m"'
+    rows = [
+        "# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.",
+        "# TYPE vllm:spec_decode_num_drafts_total counter",
+        f"vllm:spec_decode_num_drafts_total{{{label}}} {drafts}.0",
+        f"vllm:spec_decode_num_drafts_created{{{label}}} 1.7e+09",
+        f"vllm:spec_decode_num_draft_tokens_total{{{label}}} {drafted}.0",
+        f"vllm:spec_decode_num_accepted_tokens_total{{{label}}} {accepted}.0",
+        f"vllm:generation_tokens_total{{{label}}} {generated}.0",
+        *(
+            f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{{label},position="{j}"}} {n}.0'
+            for j, n in per_pos.items()
+        ),
+        'vllm:request_success_total{engine="0",model_name="other {x}"} NaN',
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def test_of_our_own_server(chat: Any, serve: Callable[..., Running]) -> None:
+    text = "Nothing in this line stands there twice, but for letters."
+    server = serve(chat.engine(chat.writing(text)))
+    with Engine.remote(server.url + "/v1") as engine:
+        found = engine.complete(HI, prediction={"type": "content", "content": text})
+        assert engine.kind == "agentspec"
+    assert found.speculation is not None
+    stats = server.engine.last_stats
+    assert (found.speculation.passes, found.speculation.accepted) == (stats.passes, stats.accepted)
+    assert found.speculation.sources["predicted"].accepted > 0
+    assert found.usage.completion_tokens_details.accepted_prediction_tokens > 0
+
+
+def test_of_vllm_with_metrics_of_the_request(fake: Fake, remote: Remote) -> None:
+    found = asked(fake, remote, metrics={"speculative_decoding": VLLM, "mean_itl_ms": None})
+    assert (found.drafted, found.accepted, found.acceptance_rate) == (10, 5, 0.5)
+    assert found.accepted_per_position == [2, 2, 1]
+    assert (found.passes, found.acceptance_length) == (5, 2.0)
+    assert (found.prompt_tokens, found.generated_tokens) == (30, 10)
+    assert found.sources["server"].accepted == 5
+    assert "measured here" in " ".join(found.notes)
+    found = asked(
+        fake,
+        remote,
+        metrics={
+            "time_to_first_token_ms": 250.0,
+            "queue_time_ms": 50.0,
+            "generation_time_ms": 1000.0,
+            "tokens_per_second": 10.0,
+            "speculative_decoding": None,
+        },
+    )
+    assert (found.prefill_seconds, found.tokens_per_second, found.drafted) == (0.2, 10.0, 0)
+    assert not found.notes
+
+
+def test_of_llama_server(fake: Fake, remote: Remote) -> None:
+    timings = {
+        "cache_n": 20,
+        "prompt_n": 10,
+        "prompt_ms": 500.0,
+        "predicted_n": 10,
+        "predicted_ms": 400.0,
+        "predicted_per_second": 25.0,
+        "draft_n": 8,
+        "draft_n_accepted": 5,
+    }
+    fake.models = {"data": [{"id": "m", "owned_by": "llamacpp"}]}
+    found = asked(fake, remote, timings=timings)
+    assert (found.drafted, found.accepted, found.passes) == (8, 5, 5)
+    assert (found.cached_tokens, found.prefill_seconds) == (20, 0.5)
+    assert (found.tokens_per_second, found.acceptance_rate) == (25.0, 0.625)
+    assert not found.notes
+    assert "/metrics" not in fake.paths
+
+
+def test_of_openai(fake: Fake, remote: Remote) -> None:
+    fake.models = {"data": [{"id": "m", "owned_by": "system"}]}
+    usage = {
+        **USAGE,
+        "prompt_tokens_details": {"cached_tokens": 16, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": 6,
+            "rejected_prediction_tokens": 2,
+        },
+    }
+    found = asked(fake, remote, usage=usage)
+    assert (found.drafted, found.accepted, found.cached_tokens) == (8, 6, 16)
+    assert found.sources["predicted"].drafted == 8
+    assert fake.paths == ["/v1/models", "/v1/chat/completions"]
+
+
+def test_of_the_counters_of_vllm(fake: Fake, remote: Remote) -> None:
+    fake.metrics = [
+        metrics(100, 500, 300, 1000, {0: 80, 1: 70, 2: 3}),
+        metrics(103, 510, 305, 1010, {0: 82, 1: 72, 2: 4}),
+    ]
+    found = asked(fake, remote)
+    assert (found.drafted, found.accepted, found.acceptance_rate) == (10, 5, 0.5)
+    assert (found.accepted_per_position, found.passes) == ([2, 2, 1], 5)
+    assert "wrong where others used it" in " ".join(found.notes)
+    assert fake.paths.count("/metrics") == 2
+
+
+def test_counters_that_others_moved_too_are_nobodys(fake: Fake, remote: Remote) -> None:
+    fake.metrics = [metrics(1, 5, 3, 100, {}), metrics(9, 25, 13, 190, {})]
+    found = asked(fake, remote)
+    assert (found.drafted, found.sources) == (0, {})
+    assert "accepted 10 of 20 draft tokens meanwhile, for 80 tokens of other" in found.notes[-1]
+
+
+def test_a_server_that_was_started_again(fake: Fake, remote: Remote) -> None:
+    fake.metrics = [metrics(9, 25, 13, 190, {}), metrics(1, 5, 3, 100, {})]
+    found = asked(fake, remote)
+    assert (found.drafted, "started again" in found.notes[-1]) == (0, True)
+
+
+def test_the_last_pass_may_be_counted_late(fake: Fake, remote: Remote) -> None:
+    fake.metrics = [
+        metrics(0, 0, 0, 0, {}),
+        metrics(1, 5, 3, 7, {}),
+        metrics(2, 10, 5, 10, {}),
+    ]
+    assert asked(fake, remote).accepted == 5
+
+
+def test_counters_are_not_asked_for_where_they_say_nothing(fake: Fake, remote: Remote) -> None:
+    engine = remote()
+    fake.metrics = ["vllm:generation_tokens_total 5\n"]
+    for _ in range(3):
+        assert engine.complete(HI).speculation is not None
+    assert fake.paths.count("/metrics") == 1
+    fake.paths.clear()
+    fake.metrics = [metrics(0, 0, 0, 0, {})]
+    fake.say(delta(content="hi"), STOP, {"metrics": {"speculative_decoding": VLLM}})
+    engine = remote()
+    for _ in range(3):
+        engine.complete(HI)
+    assert fake.paths.count("/metrics") == 1
+    fake.paths.clear()
+    remote(metrics=False).complete(HI)
+    assert "/metrics" not in fake.paths
+
+
+def test_counters_of_engines_that_share_the_work_are_added_up() -> None:
+    one = metrics(1, 5, 3, 7, {0: 2})
+    two = one.replace('engine="0"', 'engine="1"')
+    other = one.replace('"m"', '"x"')
+    assert counters_of(one + two + other, "m") == Counters(10, 6, 14, {0: 4})
+    assert counters_of("", "m") is None
+    assert counters_of("vllm:spec_decode_num_draft_tokens_total NaN", "m") is None
+    assert counters_of("vllm:spec_decode_num_draft_tokens 5", "m") == Counters(5)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"metrics": {"speculative_decoding": {"num_draft_tokens": -5}}},
+        {"metrics": {"speculative_decoding": {"acceptance_histogram": ["x"]}}},
+        {"metrics": []},
+        {"timings": {"draft_n": 10**400}},
+        {"timings": {"predicted_per_second": float("inf")}},
+        {"speculation": {"passes": "many"}},
+        {"usage": {"prompt_tokens": "x"}},
+        {"usage": None},
+    ],
+)
+def test_numbers_that_cannot_be_are_left_out(fake: Fake, remote: Remote, last: Any) -> None:
+    found = asked(fake, remote, **last)
+    assert (found.passes, found.drafted) == (0, 0)
+
+
+def test_usage_with_nulls_counts(fake: Fake, remote: Remote) -> None:
+    found = asked(
+        fake,
+        remote,
+        usage={**USAGE, "prompt_tokens_details": None, "completion_tokens_details": {"x": None}},
+    )
+    assert (found.prompt_tokens, found.generated_tokens) == (30, 10)
