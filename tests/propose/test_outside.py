@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -206,6 +207,20 @@ def test_one_that_sleeps_is_left_out_and_may_show_itself_again() -> None:
     slow.begin(turn())
     with pytest.raises(TimeoutError):
         slow.propose(9)
+
+
+def test_an_engine_goes_on_without_one_that_sleeps(chat: Any) -> None:
+    def sleep(room: int) -> Draft:
+        time.sleep(0.3)
+        return drafted([65])
+
+    plain = chat.engine(chat.hashed(6)).complete(HI, max_tokens=30, speculation=False)
+    engine = chat.engine(chat.hashed(6), cost=FLAT, proposers=[lambda _: Hostile(sleep)])
+    started = time.perf_counter()
+    answer = engine.complete(HI, max_tokens=30)
+    assert answer.text == plain.text
+    assert time.perf_counter() - started < 30 * 0.3
+    assert "more time than its tokens save" in answer.speculation.notes[0]
 
 
 def test_one_that_sleeps_less_than_it_saves_stays() -> None:
