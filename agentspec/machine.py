@@ -25,6 +25,14 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def load() -> float | None:
+    """How many processes ran or waited for a core, of late; None where the system does not say."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None
+
+
 def describe() -> dict[str, object]:
     """Processor, cores, architecture, system and Python version."""
     return {

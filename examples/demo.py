@@ -124,8 +124,15 @@ def _reported(options: argparse.Namespace, screen: Screen, interrupt: Interrupt)
     """The demo, its failures as one line on stderr."""
     screen.say("A coding agent repairs a small repository with tools.", "bold")
     screen.say("Each turn is generated twice: plain, and accelerated by speculation.")
-    screen.say(f"loading {options.model} …")
     from agentspec.errors import AgentspecError, CancelledError, ConfigError, RequestError
+    from agentspec.machine import cores, load
+
+    busy = load()
+    if busy is not None and busy > cores():
+        screen.say(
+            f"this machine is busy (load {busy:.1f}, {cores()} cores): speeds are lower, less even"
+        )
+    screen.say(f"loading {options.model} …")
 
     try:
         return _demo(options, screen, interrupt)

@@ -297,6 +297,20 @@ def test_the_demo_from_red_to_green(
     assert not list((tmp_path / "copies").iterdir())
 
 
+@pytest.mark.parametrize(("load", "said"), [(1e9, True), (0.0, False), (None, False)])
+def test_a_busy_machine_is_said_once(
+    loaded: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    load: float | None,
+    said: bool,
+) -> None:
+    monkeypatch.setattr("agentspec.machine.load", lambda: load)
+    loaded(["nothing"])
+    demo.main(["--turns", "1"])
+    assert capsys.readouterr().out.count("this machine is busy") == said
+
+
 def test_repeated_tasks_are_independent(
     loaded: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
