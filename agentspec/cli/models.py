@@ -90,12 +90,12 @@ def list_command(as_json: bool) -> None:
         return
     width = max(len(row["name"]) for row in rows)
     for row in rows:
-        size = size_text(row["size"]) if row["size"] else "?"
+        size = size_text(row["size"]) if row["size"] else "unknown"
         state = "on disk" if row["path"] else "-"
         draft = f", draft: {row['draft']}" if row["draft"] else ""
         click.echo(f"{row['name']:<{width}}  {size:>8}  {state:<7}  {row['title']}")
         click.echo(f"{'':<{width}}  {'':>8}  {'':<7}  {row['licence']}{draft}; {row['suits']}")
-    click.echo(f"kept in {catalog.models_dir()}; a size of ? is read from the hub")
+    click.echo(f"kept in {catalog.models_dir()}; an unknown size is read from the hub when pulled")
 
 
 @models.command(name="pull")

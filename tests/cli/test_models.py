@@ -93,7 +93,7 @@ def test_list(home: Path) -> None:
     lines = text.stdout.splitlines()
     assert "on disk" in next(line for line in lines if line.startswith("tiny "))
     assert "on disk" not in next(line for line in lines if line.startswith("tiny-draft"))
-    assert " ? " in next(line for line in lines if line.startswith("huge"))
+    assert " unknown " in next(line for line in lines if line.startswith("huge"))
     data = json.loads(run("list", "--json").stdout)
     assert data["directory"] == str(home)
     first, _, last = data["models"]
