@@ -57,7 +57,8 @@ _ALL = (
     SlashCommand("tokens", "nothing", "", "What the context holds"),
     SlashCommand("speed", "words", "[compare]", "How fast the last turn was; compare runs it "
                  "again without speculation", words=("compare",)),
-    SlashCommand("explain", "nothing", "", "Why the last tokens were drafted as they were"),
+    SlashCommand("explain", "nothing", "", "Of each late pass: who drafted, how sure it "
+                 "was, and what that was to earn"),
     SlashCommand("compact", "nothing", "", "Shorten the conversation now"),
     SlashCommand("clear", "nothing", "", "Forget the conversation; files and changes stay"),
     SlashCommand("save", "text", "[FILE]", "Write the conversation to a file"),
