@@ -13,6 +13,8 @@ import click
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
+_CLOSE = 1.3
+
 _ENGINE_OPTIONS = (
     click.option("--draft", help="Draft model: catalog name, GGUF or folder path, or none."),
     click.option(
@@ -76,20 +78,36 @@ class StepBar:
         self._terminal = sys.stderr.isatty()
         self._begun = time.monotonic()
         self._last = 0.0
+        self._seen: list[tuple[int, float]] = []
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
+        left = self._left(done, total, now)
+        self._seen.append((done, now))
         wait = 0.1 if self._terminal else 10.0
         if done < total and now - self._last < wait:
             return
         self._last = now
-        spent = now - self._begun
-        left = spent / done * (total - done) if done else 0.0
-        line = f"{self._label}: {done} of {total}, {spent:.0f} s, about {left:.0f} s left"
+        line = f"{self._label}: {done} of {total}, {now - self._begun:.0f} s{left}"
         if self._terminal:
             click.echo(f"\r\x1b[K{line}", nl=done == total, err=True)
         else:
             click.echo(line, err=True)
+
+    def _left(self, done: int, total: int, now: float) -> str:
+        """The time left as all steps but the first tell, and as the later half of them does.
+
+        The first one also loads and warms up what the others find: it says nothing of them.
+        """
+        if len(self._seen) < 2 or done >= total:
+            return ""
+        since = (self._seen[0], self._seen[len(self._seen) // 2])
+        rates = [(now - then) / (done - before) for before, then in since if done > before]
+        if not rates:
+            return ""
+        low, high = min(rates) * (total - done), max(rates) * (total - done)
+        span = f"{low:.0f} to {high:.0f}" if high > _CLOSE * low else f"{high:.0f}"
+        return f", about {span} s left"
 
 
 def without_controls(text: str) -> str:
