@@ -450,10 +450,23 @@ def test_nothing_found_is_said_in_a_line_without_what_the_files_hold(
 
 
 def test_the_oldest_come_first_whatever_they_are_called(tmp_path: Path) -> None:
-    late = [{**record, "timestamp": "2026-02"} for record in SESSION]
+    late = [claude("user", "a", None, "late"), claude("assistant", "b", "a", "yes")]
+    late = [{**record, "timestamp": "2026-02"} for record in late]
     lines(tmp_path / "a.jsonl", *late)
     lines(tmp_path / "b.jsonl", *SESSION)
     assert [found.id for found in read(tmp_path).recordings] == ["b", "a"]
+
+
+def test_a_session_that_was_resumed_counts_once(tmp_path: Path) -> None:
+    more = [claude("user", "c", "b", "more"), claude("assistant", "d", "c", "yes")]
+    other = [claude("user", "c", "b", "else"), claude("assistant", "d", "c", "no")]
+    lines(tmp_path / "a.jsonl", *SESSION)
+    lines(tmp_path / "b.jsonl", *SESSION, *more)
+    lines(tmp_path / "c.jsonl", *SESSION, *more)
+    lines(tmp_path / "d.jsonl", *SESSION, *other)
+    logs = read(tmp_path)
+    assert [found.id for found in logs.recordings] == ["b", "d"]
+    assert logs.notes == ["2 conversations that others begin with were left out"]
 
 
 def test_text_that_is_not_valid_unicode_is_mended(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,8 +50,10 @@ def detect(path: Path) -> Form | None:
 def read_logs(paths: Sequence[Path], form: Form) -> Logs:
     """The conversations of these files and folders, those without an answer left out.
 
-    Lines and files that cannot be read are skipped and counted; links below a folder are not
-    followed. Raises InvalidRequestError where nothing is left.
+    One that another begins with is left out too: a session that was resumed may be logged twice,
+    and would be drafted from its own copy. Lines and files that cannot be read are skipped and
+    counted; links below a folder are not followed. Raises InvalidRequestError where nothing is
+    left.
     """
     found: list[tuple[str, Recording]] = []
     notes: list[str] = []
@@ -66,4 +69,21 @@ def read_logs(paths: Sequence[Path], form: Form) -> Logs:
         left = f"; {'; '.join(notes)}" if notes else ""
         raise InvalidRequestError(f"{names} holds no conversation of {form.name}{left}")
     found.sort(key=lambda one: one[0])
-    return Logs([recording for _, recording in found], notes)
+    recordings = _that_no_other_begins_with([recording for _, recording in found])
+    if copies := len(found) - len(recordings):
+        notes.append(f"{copies} conversations that others begin with were left out")
+    return Logs(recordings, notes)
+
+
+def _that_no_other_begins_with(recordings: Sequence[Recording]) -> list[Recording]:
+    beginnings: set[bytes] = set()
+    kept: set[int] = set()
+    for n in sorted(range(len(recordings)), key=lambda n: -len(recordings[n].messages)):
+        digest, own = hashlib.sha256(), []
+        for message in recordings[n].messages:
+            digest.update(repr(message).encode())
+            own.append(digest.digest())
+        if own[-1] not in beginnings:
+            kept.add(n)
+            beginnings.update(own)
+    return [recording for n, recording in enumerate(recordings) if n in kept]
