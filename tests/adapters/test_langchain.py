@@ -464,8 +464,9 @@ def test_cancelling_a_task_stops_the_engine(says: Any, stopped: Any, way: str) -
 
     async def main() -> None:
         task = asyncio.create_task(ask())
-        while stopped(engine):
+        while stopped(engine) and not task.done():
             await asyncio.sleep(0.005)
+        assert not task.done()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
