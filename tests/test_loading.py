@@ -20,6 +20,7 @@ from agentspec.errors import (
     ModelError,
     PairMismatchError,
 )
+from agentspec.testing.scripted import ScriptedProposer
 
 HI = [{"role": "user", "content": "hi"}]
 
@@ -241,3 +242,18 @@ def test_settings_that_are_wrong_are_named(load: Any, tiny: Any) -> None:
     ):
         with pytest.raises(ConfigError, match=word):
             load(tiny("dense"), **settings)
+
+
+def test_proposers_of_the_caller(tiny: Callable[[str], Path], load: Callable[..., Any]) -> None:
+    vocabularies: list[int] = []
+
+    def make(tokenizer: Any) -> Any:
+        vocabularies.append(tokenizer.vocab_size)
+        return ScriptedProposer(lambda tokens, room: [65] * 4, name="mine")
+
+    plain = load(tiny("dense"), max_sessions=2)
+    with plain, load(tiny("dense"), max_sessions=2, proposers=[make]) as engine:
+        assert vocabularies == [engine.target.vocab_size] * 2
+        answer = engine.complete(HI, max_tokens=20)
+        assert answer.text == plain.complete(HI, max_tokens=20).text
+        assert not answer.speculation.notes

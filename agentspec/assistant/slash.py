@@ -57,7 +57,7 @@ _ALL = (
     SlashCommand("tokens", "nothing", "", "What the context holds"),
     SlashCommand("speed", "words", "[compare]", "How fast the last turn was; compare runs it "
                  "again without speculation", words=("compare",)),
-    SlashCommand("explain", "nothing", "", "Of each late pass: who drafted, how sure it "
+    SlashCommand("explain", "nothing", "", "Of the last passes: who drafted, how sure it "
                  "was, and what that was to earn"),
     SlashCommand("compact", "nothing", "", "Shorten the conversation now"),
     SlashCommand("clear", "nothing", "", "Forget the conversation; files and changes stay"),
