@@ -1,0 +1,260 @@
+"""The whole command: what is printed can be pasted, and says what it stands on."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentspec.cli import main
+from agentspec.errors import ConfigError, UnsupportedError
+from agentspec.models import gpu
+from agentspec.vllm.command import Answer, Gpus, compose
+from agentspec.vllm.line import read_line
+from tests.vllm_command.folders import Make
+
+LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
+SMALL = "meta-llama/Llama-3.2-1B-Instruct"
+GUIDE = [
+    LLAMA, "--speculative-model", SMALL, "--num-speculative-tokens", "5",
+    "--gpu-memory-utilization", "0.95",
+]  # fmt: skip
+
+anything = st.text(
+    st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30
+)
+
+
+def answer(*words: str, gpus: Gpus | None = None) -> Answer:
+    return compose(read_line(list(words)), gpus=gpus)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["vllm", "command", *arguments])
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "known_gpus", list)
+
+
+def test_the_command_of_older_guides_in_todays_words() -> None:
+    assert answer(*GUIDE).command == (
+        f"vllm serve {LLAMA} --speculative-config "
+        f'\'{{"method":"draft_model","model":"{SMALL}","num_speculative_tokens":5}}\' '
+        "--gpu-memory-utilization 0.95"
+    )
+
+
+@given(model=anything, draft=anything, template=anything, variable=anything)
+def test_a_shell_reads_back_every_word(
+    model: str, draft: str, template: str, variable: str
+) -> None:
+    if model.startswith("-") or "=" in model or draft.startswith("-"):
+        return
+    keys = {"method": "draft_model", "model": draft, "num_speculative_tokens": 3}
+    made = answer(
+        f"CUDA_VISIBLE_DEVICES={variable}", "vllm", "serve", model, "--speculative-config",
+        json.dumps(keys), "--chat-template", template,
+    )  # fmt: skip
+    words = shlex.split(made.command)
+    assert words[0] == f"CUDA_VISIBLE_DEVICES={variable}"
+    assert words[1:] == list(made.words)
+    assert made.words[:3] == ("vllm", "serve", model.removeprefix("hf:"))
+    assert json.loads(words[words.index("--speculative-config") + 1]) == keys
+    assert words[-2:] == ["--chat-template", template]
+
+
+def test_gpus_that_are_named_divide_the_target() -> None:
+    made = answer(*GUIDE, gpus=Gpus(4, 80 << 30))
+    assert made.words[-2:] == ("--tensor-parallel-size", "4")
+    assert made.server.tp == 4
+    assert any("was added for 4 GPUs" in remark for remark in made.remarks)
+    staged = answer("Qwen/Qwen3-32B", "--spec-method", "ngram", "-pp", "2", gpus=Gpus(4, 80 << 30))
+    assert (staged.server.tp, staged.server.pp) == (2, 2)
+    said = answer(*GUIDE, "-tp", "4", gpus=Gpus(8, 80 << 30))
+    assert said.words.count("--tensor-parallel-size") == 1
+    # 40 heads do not divide by 6
+    odd = answer("Qwen/Qwen3-14B", "--spec-method", "ngram", gpus=Gpus(6, 80 << 30))
+    assert odd.server.tp == 4
+
+
+def test_every_refusal_is_named_at_once() -> None:
+    with pytest.raises(UnsupportedError) as error:
+        answer(
+            "Qwen/Qwen2.5-72B-Instruct", "--spec-model", "Qwen/Qwen2.5-0.5B-Instruct", "-tp", "8"
+        )
+    told = str(error.value)
+    assert told.startswith("vLLM 0.32 would not serve this: ")
+    assert "vocabulary: " in told
+    assert "tensor-parallel-size: " in told
+
+
+def test_what_surely_does_not_fit_is_refused_and_what_would_is_said() -> None:
+    with pytest.raises(UnsupportedError, match=r"memory: .*weights take 131\.4 GiB"):
+        answer(*GUIDE, gpus=Gpus(1, 80 << 30))
+    with pytest.raises(UnsupportedError, match=r"memory: .*--max-model-len \d+ fits"):
+        answer("Qwen/Qwen3-8B", "--spec-method", "ngram", gpus=Gpus(1, 22 << 30))
+
+
+def test_a_context_that_is_found_by_vllm() -> None:
+    made = answer(
+        "Qwen/Qwen3-8B", "--spec-method", "ngram", "--max-model-len", "auto", gpus=Gpus(1, 24 << 30)
+    )
+    assert made.budget is not None
+    assert 0 < made.context == made.budget.longest(40960) < 40960
+
+
+def test_number_formats_change_what_is_counted() -> None:
+    def stage(*flags: str) -> Any:
+        made = answer("Qwen/Qwen3-8B", "--spec-method", "ngram", *flags)
+        assert made.budget is not None
+        return made.budget.stages[0]
+
+    plain = stage()
+    assert stage("--kv-cache-dtype", "fp8").kv == plain.kv / 2
+    assert stage("--dtype", "float32").kv == 2 * plain.kv
+    assert stage("-q", "fp8").weights < 0.6 * plain.weights
+    assert stage("--max-num-batched-tokens", "16K").passes > plain.passes
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", "-1", "nan", "much"])
+def test_a_share_of_memory_that_is_none(share: str) -> None:
+    with pytest.raises(ConfigError, match="--gpu-memory-utilization"):
+        answer("Qwen/Qwen3-8B", "--spec-method", "ngram", f"--gpu-memory-utilization={share}")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--spec-method", "ngram"], "last 5 tokens"),
+        (["--spec-method", "ngram"], "asynchronous scheduling off"),
+        (["--spec-method", "suffix"], "arctic-inference==0.1.1"),
+        (["--spec-model", "a.b.C"], "must be importable"),
+        (["--spec-model", "a.b.C"], "older of vLLM's two model runners"),
+        (["--spec-model", "nobody/knows"], "nothing is known of nobody/knows"),
+        (["--spec-method", "ngram", "-tp", "16"], "8 KV heads on 16 GPUs"),
+        (["--spec-method", "ngram"], "--per-request-spec-decode-metrics summary"),
+        (["--spec-method", "ngram"], "comes from the built-in table"),
+    ],
+)
+def test_what_a_person_should_know(words: list[str], said: str) -> None:
+    assert any(said in remark for remark in answer("Qwen/Qwen3-32B", *words).remarks)
+
+
+def test_remarks_are_left_out_where_they_do_not_apply() -> None:
+    told = "\n".join(
+        answer(
+            *GUIDE, "--per-request-spec-decode-metrics", "summary", "--no-async-scheduling",
+            "--max-num-batched-tokens", "4096",
+        ).remarks
+    )  # fmt: skip
+    assert "per-request" not in told
+    assert "counted with" not in told
+    assert "asynchronous" not in told
+
+
+def test_tokens_that_were_not_compared_are_named(folder: Make) -> None:
+    target, draft = folder("a"), folder("b")
+    made = answer(str(target), "--spec-model", str(draft))
+    assert any("were not compared" in remark for remark in made.remarks)
+
+
+def test_a_model_that_nobody_knows_is_served_unchecked() -> None:
+    made = answer("nobody/knows", "--spec-method", "ngram", "-tp", "7")
+    assert made.budget is None
+    assert any("neither pair nor memory was checked" in remark for remark in made.remarks)
+
+
+def test_what_is_printed_first_is_the_command() -> None:
+    result = run(*GUIDE, "--gpus", "4x80GiB", "--concurrency", "8")
+    assert result.exit_code == 0
+    first, rest = result.stdout.split("\n", 1)
+    assert shlex.split(first)[:3] == ["vllm", "serve", LLAMA]
+    assert first.endswith("--tensor-parallel-size 4")
+    assert "memory of each of 4 GPUs: 80.0 GiB, of which vLLM may take 76.0 GiB" in rest
+    assert "80.0 KiB + 8.0 KiB for drafts a token" in rest
+    assert "8 requests of 131,072 tokens do not fit" in rest
+    assert rest.index("memory of each") < rest.index("\n- ")
+
+
+def test_options_of_ours_mean_what_vllms_do() -> None:
+    ours = run(LLAMA, "--draft", SMALL, "--k", "4", "--method", "draft_model", "--json")
+    theirs = run(
+        LLAMA, "--spec-model", SMALL, "--spec-tokens", "4", "--spec-method", "draft_model", "--json"
+    )
+    assert json.loads(ours.stdout) == json.loads(theirs.stdout)
+
+
+def test_another_vocabulary_can_be_allowed() -> None:
+    pair = ["Qwen/Qwen2.5-72B-Instruct", "--draft", "Qwen/Qwen2.5-1.5B-Instruct"]
+    refused = run(*pair)
+    assert refused.exit_code == 2
+    assert "vocabulary" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    told = json.loads(run(*pair, "--use-heterogeneous-vocab", "--json").stdout)
+    assert told["speculative_config"]["use_heterogeneous_vocab"] is True
+
+
+def test_json_has_every_number() -> None:
+    told = json.loads(run(*GUIDE, "--gpus", "4x80GiB", "--json").stdout)
+    assert shlex.split(told["command"]) == told["words"]
+    assert told["speculative_config"] == {
+        "method": "draft_model", "model": SMALL, "num_speculative_tokens": 5,
+    }  # fmt: skip
+    assert told["parallel"] == {"tensor": 4, "pipeline": 1, "data": 1}
+    assert told["target"]["weights"] == 70_553_706_496
+    assert told["max_model_len"] == 131072
+    (stage,) = told["memory"]["stages"]
+    held = sum(stage[part] for part in ("weights", "draft", "passes", "reserve"))
+    assert held + stage["left"] == told["memory"]["usable"] == int((80 << 30) * 0.95)
+    assert told["memory"]["requests_by_length"]["131072"] >= 1
+
+
+def test_errors_are_json_too() -> None:
+    result = run("Qwen/Qwen3-8B", "--method", "mtp", "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["error"]["type"] == "UnsupportedError"
+
+
+@pytest.mark.parametrize("gpus", ["4x", "0x80GiB", "80", "x80GiB", "4x80PiB"])
+def test_gpus_that_are_none(gpus: str) -> None:
+    result = run("Qwen/Qwen3-8B", "--method", "ngram", "--gpus", gpus)
+    assert result.exit_code == 2
+
+
+def test_gpus_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [gpu.Gpu("a", 80 << 30, 70 << 30), gpu.Gpu("b", 48 << 30, 48 << 30)]
+    monkeypatch.setattr(gpu, "known_gpus", lambda: found)
+    told = json.loads(run("Qwen/Qwen3-14B", "--method", "ngram", "--json").stdout)
+    assert told["memory"]["gpu"] == 48 << 30
+    assert told["parallel"]["tensor"] == 2
+
+
+def test_requests_that_fit_are_no_more_than_run_at_once() -> None:
+    flags = ["--method", "ngram", "--gpus", "1x80GiB", "--max-model-len", "4096"]
+    told = json.loads(run("Qwen/Qwen3-0.6B", *flags, "--max-num-seqs", "3", "--json").stdout)
+    assert told["memory"]["requests_by_length"] == {"4096": 3}
+    both = json.loads(
+        run("Qwen/Qwen3-0.6B", *flags, "--max-num-seqs", "3", "-dp", "2", "--gpus", "2x80GiB",
+            "--json").stdout
+    )  # fmt: skip
+    assert both["memory"]["requests_by_length"] == {"4096": 6}
+
+
+def test_stages_stand_side_by_side(folder: Make) -> None:
+    text = run(LLAMA, "--method", "ngram", "-tp", "2", "-pp", "2", "--gpus", "4x80GiB").stdout
+    assert "stage 1" in text
+    assert "stage 2" in text
+
+
+def test_a_folder_that_makes_no_sense_is_an_error(tmp_path: Path) -> None:
+    result = run(str(tmp_path), "--method", "ngram")
+    assert result.exit_code == 1
+    assert "config.json" in result.stderr

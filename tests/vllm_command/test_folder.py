@@ -1,0 +1,207 @@
+"""Facts of model folders: shapes, bytes out of headers, and files that make no sense."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentspec.errors import ModelFileError
+from agentspec.vllm.find import find
+from agentspec.vllm.folder import read_config, read_folder, tokens_of, weight_bytes
+from tests.vllm_command.folders import SMALL, Make, write_tensors
+
+
+def test_a_shape(folder: Make) -> None:
+    facts = read_folder(folder("m", tensors={"w": ("BF16", [8, 4], 64), "n": ("F32", [4], 16)}))
+    assert (facts.architecture, facts.layers, facts.heads, facts.kv_heads) == (
+        "LlamaForCausalLM", 2, 4, 2,
+    )  # fmt: skip
+    assert (facts.hidden, facts.head_dim, facts.ff, facts.vocab) == (256, 64, 512, 512)
+    assert facts.longest == 2048
+    # the 32-bit values are loaded as 16-bit ones
+    assert facts.loaded == 64 + 8
+    assert facts.plain
+    assert not facts.moe
+    assert facts.mtp == 0
+
+
+def test_the_text_part_of_a_model_of_several_kinds(folder: Make) -> None:
+    inner = {**SMALL, "model_type": "mistral", "hidden_size": 512}
+    path = folder(
+        "m", architectures=["Mistral3ForConditionalGeneration"], model_type="mistral3",
+        hidden_size=None, num_hidden_layers=None, text_config=inner,
+    )  # fmt: skip
+    facts = read_folder(path)
+    assert facts.hidden == 512
+    assert facts.layers == 2
+    assert facts.model_type == "mistral3"
+
+
+def test_a_latent_cache_and_layers_that_predict(folder: Make) -> None:
+    facts = read_folder(
+        folder(
+            "m", model_type="deepseek_v3", architectures=["DeepseekV3ForCausalLM"],
+            kv_lora_rank=512, qk_rope_head_dim=64, num_nextn_predict_layers=1, n_routed_experts=8,
+            moe_intermediate_size=128,
+        )
+    )  # fmt: skip
+    assert facts.latent == 576
+    assert facts.mtp == 1
+    assert (facts.experts, facts.expert_ff) == (8, 128)
+    assert not facts.plain
+
+
+def test_published_medusa_heads_have_no_kind_and_no_layers(folder: Make) -> None:
+    path = folder(
+        "m", architectures=None, model_type=None, num_hidden_layers=None,
+        num_attention_heads=None, medusa_num_heads=3, medusa_num_layers=1,
+    )  # fmt: skip
+    facts = read_folder(path)
+    assert (facts.model_type, facts.layers, facts.heads) == ("medusa", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "windowed"),
+    [
+        ({"sliding_window": 512, "layer_types": ["sliding_attention", "full_attention"]}, 1),
+        ({"sliding_window": 512, "model_type": "mistral"}, 2),
+        ({"sliding_window": 512, "use_sliding_window": False}, 0),
+        ({"sliding_window": 512, "model_type": "qwen2"}, 0),
+        ({"sliding_window": None}, 0),
+    ],
+)
+def test_windows(folder: Make, changed: dict[str, Any], windowed: int) -> None:
+    facts = read_folder(folder("m", **changed))
+    assert facts.windowed == windowed
+    assert facts.window == (512 if windowed else 0)
+
+
+@pytest.mark.parametrize(
+    ("rope", "longest"),
+    [
+        ({"rope_type": "llama3", "factor": 8.0}, 2048),
+        ({"type": "yarn", "factor": 4.0}, 2048),
+        ({"rope_type": "linear", "factor": 4.0}, 8192),
+    ],
+)
+def test_a_stretched_context(folder: Make, rope: dict[str, Any], longest: int) -> None:
+    assert read_folder(folder("m", rope_scaling=rope)).longest == longest
+
+
+@pytest.mark.parametrize(
+    ("config", "bytes_per_weight"),
+    [
+        ({"quant_method": "awq", "bits": 4}, 0.51953125),
+        ({"quant_method": "gptq", "bits": 8}, 1.0234375),
+        ({"quant_method": "fp8"}, 1.0),
+        ({"quant_method": "unheard-of"}, 2.0),
+    ],
+)
+def test_quantised_weights(folder: Make, config: dict[str, Any], bytes_per_weight: float) -> None:
+    assert read_folder(folder("m", quantization_config=config)).bytes_per_weight == bytes_per_weight
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("num_hidden_layers", -1),
+        ("num_hidden_layers", 10**9),
+        ("hidden_size", 0),
+        ("hidden_size", "256"),
+        ("num_attention_heads", True),
+        ("vocab_size", 1.5),
+    ],
+)
+def test_numbers_that_cannot_be(folder: Make, key: str, value: object) -> None:
+    with pytest.raises(ModelFileError, match=key) as error:
+        read_folder(folder("m", **{key: value}))
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_no_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"config\.json"):
+        read_folder(tmp_path)
+    for text in ("[1]", "{", "\xff", "[" * 99_999):
+        (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
+        with pytest.raises(ModelFileError):
+            read_folder(tmp_path)
+    with pytest.raises(ModelFileError, match="does not say num_hidden_layers"):
+        read_config({"hidden_size": 8}, name="m", source="here")
+
+
+def test_bytes_come_from_headers_alone(tmp_path: Path) -> None:
+    assert weight_bytes(tmp_path) is None
+    (tmp_path / "pytorch_model.bin").write_bytes(bytes(100))
+    assert weight_bytes(tmp_path) == 100
+    write_tensors(tmp_path / "model-1.safetensors", {"a": ("BF16", [4], 8)})
+    write_tensors(tmp_path / "model-2.safetensors", {"b": ("F8_E4M3", [4], 4)})
+    # the publisher's own format beside the hub's
+    write_tensors(tmp_path / "consolidated.safetensors", {"a": ("BF16", [4], 8)})
+    assert weight_bytes(tmp_path) == 12
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"abc", b"\xff" * 8, b"\x02" + bytes(7) + b"[]", b"\x09" + bytes(7) + b'{"a": {}}'],
+)
+def test_files_that_are_no_safetensors(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(ModelFileError, match="safetensors"):
+        weight_bytes(tmp_path)
+
+
+def test_tokens_of_a_tokenizer(folder: Make, tmp_path: Path) -> None:
+    path = folder("m", tokens={"a": 0, "b": 1}, added={"<|end|>": 2})
+    assert tokens_of(path) == {"a": 0, "b": 1, "<|end|>": 2}
+    assert tokens_of(tmp_path) is None
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {}}))
+    assert tokens_of(tmp_path) is None
+
+
+def test_where_facts_come_from(folder: Make) -> None:
+    path = folder("m")
+    found, missing = find(str(path))
+    assert found is not None
+    assert found.source == str(path / "config.json")
+    assert missing == ""
+    table, _ = find("hf:Qwen/Qwen3-8B")
+    assert table is not None
+    assert "built-in" in table.source
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("org/nobody-knows", "Hugging Face"), ("no-such-thing", "no such folder"), ("x.gguf", "GGUF")],
+)
+def test_what_is_not_known_says_why_in_one_line(name: str, said: str) -> None:
+    pytest.importorskip("huggingface_hub")
+    found, missing = find(name)
+    assert found is None
+    assert said in missing
+    assert "\n" not in missing
+
+
+def test_a_model_of_the_hub_is_asked_for_its_configuration_alone(
+    folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    path = folder("m")
+    asked: list[tuple[str, str, str | None]] = []
+
+    def download(repo: str, filename: str, revision: str | None = None) -> str:
+        asked.append((repo, filename, revision))
+        return str(path / filename)
+
+    class Metadata:
+        parameter_count = {"BF16": 10, "F8_E4M3": 4}  # noqa: RUF012
+
+    monkeypatch.setattr(hub, "hf_hub_download", download)
+    monkeypatch.setattr(hub, "get_safetensors_metadata", lambda *_a, **_k: Metadata)
+    found, _ = find("org/name", revision="v2")
+    assert found is not None
+    assert found.loaded == 24
+    assert "org/name on Hugging Face" in found.source
+    assert asked == [("org/name", "config.json", "v2")]

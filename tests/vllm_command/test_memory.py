@@ -1,0 +1,188 @@
+"""Memory of a server: what can be done by hand, and figures that others have reported."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentspec.vllm.facts import ModelFacts
+from agentspec.vllm.memory import (
+    BLOCK,
+    Budget,
+    Setup,
+    batch_defaults,
+    budget,
+    kv_per_token,
+    stage_layers,
+)
+from agentspec.vllm.published import find_published
+
+GIB = 1 << 30
+
+
+def known(name: str) -> ModelFacts:
+    found = find_published(name)
+    assert found is not None
+    return found
+
+
+LLAMA = known("meta-llama/Llama-3.3-70B-Instruct")
+SMALL = known("meta-llama/Llama-3.2-1B-Instruct")
+
+
+def held(
+    target: ModelFacts = LLAMA,
+    draft: ModelFacts | None = None,
+    gpu: int = 80 * GIB,
+    **setup: object,
+) -> Budget:
+    return budget(target, draft, Setup(**setup), gpu=gpu, mtp=False)  # type: ignore[arg-type]
+
+
+def test_one_gpu_holds_every_weight_once() -> None:
+    (stage,) = held(SMALL).stages
+    # no padding: 128256 is a multiple of 64; the output is the embedding
+    assert stage.weights == 2 * SMALL.n_weights()
+    assert held(LLAMA).stages[0].weights == 2 * LLAMA.n_weights()
+
+
+def test_tensor_parallelism_divides_all_but_norms_and_copied_heads() -> None:
+    whole = 2 * LLAMA.n_weights()
+    norms = 2 * (LLAMA.layers * 2 * LLAMA.hidden + LLAMA.hidden)
+    assert held(tp=4).stages[0].weights == (whole - norms) // 4 + norms
+    # 4 KV heads on 8 GPUs: one for each
+    moe = known("Qwen/Qwen3-30B-A3B")
+    assert kv_per_token(moe, Setup(tp=8), 1) == kv_per_token(moe, Setup(tp=4), 1) == 2 * 128 * 2
+
+
+def test_cache_of_a_token_by_hand() -> None:
+    (stage,) = held(draft=SMALL, tp=4).stages
+    assert stage.kv == 80 * 2 * 2 * 128 * 2
+    assert stage.draft_kv == 16 * 2 * 2 * 64 * 2
+    (half,) = held(draft=SMALL, tp=4, kv_bytes=1.0).stages
+    assert half.kv == stage.kv / 2
+
+
+def test_a_latent_is_kept_by_every_gpu() -> None:
+    deep = replace(LLAMA, latent=576)
+    assert kv_per_token(deep, Setup(tp=8), 80) == kv_per_token(deep, Setup(), 80) == 80 * 576 * 2
+
+
+# https://github.com/vllm-project/vllm/issues/13061: the 14B shape of Qwen 2.5 on two GPUs,
+# "Loading model weights took 13.9476 GB", GB being 2**30
+def test_weights_as_reported_for_14b_on_two_gpus() -> None:
+    (stage,) = held(known("Qwen/Qwen2.5-14B-Instruct"), tp=2).stages
+    assert stage.weights / GIB == pytest.approx(13.9476, rel=0.02)
+
+
+# https://github.com/vllm-project/vllm/issues/21348: Qwen3-235B-A22B on four GPUs,
+# "Available KV cache memory: 8.11 GiB", "GPU KV cache size: 178,880 tokens"
+def test_cache_as_reported_for_235b_on_four_gpus() -> None:
+    (stage,) = held(known("Qwen/Qwen3-235B-A22B"), tp=4).stages
+    assert 178_880 * stage.kv / GIB == pytest.approx(8.11, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "cuts"),
+    [(80, 4, [20, 20, 20, 20]), (22, 4, [5, 6, 6, 5]), (23, 4, [6, 6, 6, 5]), (5, 2, [3, 2])],
+)
+def test_layers_are_dealt_out_as_vllm_does(layers: int, pp: int, cuts: list[int]) -> None:
+    assert stage_layers(layers, pp) == cuts
+
+
+@given(st.integers(1, 200), st.integers(1, 16))
+def test_stages_have_all_layers_between_them(layers: int, pp: int) -> None:
+    cuts = stage_layers(layers, pp)
+    assert sum(cuts) == layers
+    assert max(cuts) - min(cuts) <= 1
+
+
+def test_stages_hold_embedding_and_output_once() -> None:
+    made = held(pp=4)
+    assert sum(s.weights for s in made.stages) == 2 * LLAMA.n_weights()
+    assert [s.layers for s in made.stages] == [20, 20, 20, 20]
+    assert made.stages[0].weights > made.stages[1].weights
+    # a tied embedding lies on the first and on the last
+    tied = held(SMALL, pp=2)
+    assert sum(s.weights for s in tied.stages) == 2 * (SMALL.n_weights() + SMALL.embedding())
+
+
+def test_what_drafts_lies_on_the_last_stage() -> None:
+    head = replace(SMALL, layers=1, loaded=4000)
+    made = held(draft=head, pp=2, tp=2)
+    assert [s.draft for s in made.stages] == [0, 2000]
+    assert made.stages[0].draft_kv == 0 < made.stages[1].draft_kv
+
+
+def test_own_layers_that_draft_keep_a_cache_too() -> None:
+    deep = replace(LLAMA, mtp=1)
+    (stage,) = budget(deep, None, Setup(), gpu=None, mtp=True).stages
+    assert stage.draft_kv == stage.kv / 80
+    assert stage.draft == 0
+
+
+def test_medusa_heads_keep_no_cache() -> None:
+    (stage,) = held(draft=replace(SMALL, model_type="medusa", layers=0, loaded=100)).stages
+    assert (stage.draft, stage.draft_kv) == (100, 0)
+
+
+def test_files_that_say_more_than_the_shape_count() -> None:
+    twice = replace(LLAMA, loaded=4 * LLAMA.n_weights())
+    assert held(twice).stages[0].weights == pytest.approx(4 * LLAMA.n_weights(), rel=1e-6)
+    odd = replace(LLAMA, plain=False, loaded=8000)
+    assert held(odd, tp=4).stages[0].weights == 2000
+
+
+def test_quantised_layers_leave_the_embedding_in_16_bits() -> None:
+    (whole,), (half,) = held().stages, held(bytes_per_weight=1.0).stages
+    layers = LLAMA.layers * sum(LLAMA.split().values())
+    assert whole.weights - half.weights == layers
+
+
+def test_windows_bound_what_a_request_keeps() -> None:
+    seen = replace(LLAMA, window=1024, windowed=40)
+    made = held(seen, batch=2048)
+    (stage,) = made.stages
+    assert made.request(stage, 65536) == 65536 * stage.kv / 2 + (1024 + 2048) * stage.kv / 2
+    assert made.request(stage, 1024) == 1024 * stage.kv
+
+
+def test_how_many_requests_fit() -> None:
+    made = held(draft=SMALL, tp=4, utilization=0.95, batch=8192, requests=1024, k=5)
+    (stage,) = made.stages
+    left = made.left(stage)
+    assert left == int(80 * GIB * 0.95) - made.held(stage)
+    assert made.requests(8192) == int(left // (8192 * (stage.kv + stage.draft_kv)))
+    assert not made.surely_too_small(131072)
+    assert held(tp=1).surely_too_small(16)
+    assert held(tp=1).requests(16) == 0
+
+
+@given(
+    gpu=st.integers(1, 200), tp=st.sampled_from([1, 2, 4, 8]), tokens=st.integers(1, 131072),
+    most=st.integers(BLOCK, 131072),
+)  # fmt: skip
+def test_the_longest_fits_and_a_block_more_does_not(
+    gpu: int, tp: int, tokens: int, most: int
+) -> None:
+    made = held(draft=SMALL, gpu=gpu * GIB, tp=tp)
+    assert made.requests(tokens) >= made.requests(tokens + BLOCK)
+    longest = made.longest(most)
+    assert 0 <= longest <= most
+    if longest:
+        assert made.requests(longest)
+    if longest + BLOCK <= most // BLOCK * BLOCK:
+        assert not made.requests(longest + BLOCK)
+    if made.requests(tokens):
+        assert not made.surely_too_small(tokens)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "batch"),
+    [(None, (2048, 256)), (24, (2048, 256)), (80, (8192, 1024)), (180, (16384, 1024))],
+)
+def test_what_vllm_takes_by_itself(gpu: int | None, batch: tuple[int, int]) -> None:
+    assert batch_defaults(None if gpu is None else gpu * GIB) == batch

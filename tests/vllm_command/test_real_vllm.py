@@ -1,0 +1,245 @@
+"""The printed command, read by vLLM's own parser and checked by its own configuration.
+
+No server is started and no weights are loaded: what vLLM says of a command before it loads a model
+must be what is said here.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+vllm = pytest.importorskip("vllm")
+pytestmark = [
+    pytest.mark.vllm,
+    # its own: torch.jit and pydantic of its dependencies
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+from agentspec.errors import UnsupportedError  # noqa: E402
+from agentspec.vllm import VERSION  # noqa: E402
+from agentspec.vllm.command import compose  # noqa: E402
+from agentspec.vllm.line import read_line  # noqa: E402
+from agentspec.vllm.speculation import KEYS, METHODS, NO_ASYNC  # noqa: E402
+from tests.vllm_command.folders import Make  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+
+
+@pytest.fixture
+def models(folder: Make) -> dict[str, str]:
+    made = {
+        "target": folder("target"),
+        "draft": folder("draft", num_hidden_layers=1),
+        "other": folder("other", vocab_size=640),
+        "six": folder("six", num_attention_heads=6, hidden_size=384),
+        "heads": folder(
+            "heads", architectures=None, model_type=None, medusa_num_heads=3, medusa_num_layers=1
+        ),
+        "eagle3": folder(
+            "eagle3-heads", architectures=["LlamaForCausalLMEagle3"], num_hidden_layers=1,
+            draft_vocab_size=256,
+        ),
+        "eagle": folder("eagle-heads", num_hidden_layers=1),
+    }  # fmt: skip
+    return {name: str(path) for name, path in made.items()}
+
+
+def configured(words: list[str]) -> Any:
+    """The configuration that `vllm serve` would run with; what it raises where it would not."""
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    arguments = make_arg_parser(FlexibleArgumentParser()).parse_args(words[2:])
+    arguments.model = arguments.model_tag
+    engine = EngineArgs.from_cli_args(arguments)
+    # the folders have no tokenizers
+    engine.skip_tokenizer_init = True
+    return engine.create_engine_config()
+
+
+def named(line: list[str], models: dict[str, str]) -> list[str]:
+    return [
+        word.format(**models) if word.startswith("{") and "}" in word else word for word in line
+    ]
+
+
+def test_it_is_the_release_that_was_read() -> None:
+    for distribution in ("vllm-cpu", "vllm"):
+        try:
+            found = version(distribution)
+        except PackageNotFoundError:
+            continue
+        assert found.startswith(f"{VERSION}.")
+        return
+    pytest.fail("vllm is importable, and no package of it is installed")
+
+
+def test_keys_and_methods_are_those_of_the_release() -> None:
+    from dataclasses import fields
+    from typing import get_args
+
+    from vllm.config.speculative import SpeculativeConfig, SpeculativeMethod
+
+    inner = {
+        "target_model_config", "target_parallel_config", "draft_model_config",
+        "draft_parallel_config", "tensor_parallel_size",
+    }  # fmt: skip
+    assert {field.name for field in fields(SpeculativeConfig)} - inner == KEYS
+
+    def flat(kind: Any) -> set[str]:
+        found = get_args(kind)
+        return set().union(*(flat(each) for each in found)) if found else {kind}
+
+    assert set(METHODS) <= flat(SpeculativeMethod)
+
+
+@pytest.mark.parametrize(
+    ("line", "method", "k"),
+    [
+        (["--spec-model", "{draft}", "--spec-tokens", "5"], "draft_model", 5),
+        (["--speculative-model", "{draft}", "--num-speculative-tokens", "4",
+          "--speculative-draft-tensor-parallel-size", "1"], "draft_model", 4),
+        (["--spec-model", "{draft}", "--speculative-disable-by-batch-size", "8"],
+         "draft_model", 5),
+        (["--spec-model", "{other}", "--speculative-config.use_heterogeneous_vocab=true"],
+         "draft_model", 5),
+        (["--spec-model", "{draft}", "-tp", "2"], "draft_model", 5),
+        (["--spec-method", "ngram"], "ngram", 5),
+        (["--speculative-model", "[ngram]", "--num-speculative-tokens", "6",
+          "--ngram-prompt-lookup-max", "4", "--speculative-disable-by-batch-size", "8"],
+         "ngram", 6),
+        (["--spec-method", "medusa", "--spec-model", "{heads}"], "medusa", 3),
+        (["--spec-model", "{eagle3}"], "eagle3", 3),
+        (["--spec-model", "{eagle3}", "-tp", "2", "--speculative-draft-tensor-parallel-size",
+          "1"], "eagle3", 3),
+        (["--spec-model", "{eagle}"], "eagle", 3),
+        (["--spec-model", "package.module.Proposer"], "custom_class", 8),
+        (["--spec-method", "ngram", "--max-model-len", "1k", "--max-num-seqs", "8",
+          "--per-request-spec-decode-metrics", "summary"], "ngram", 5),
+    ],
+)  # fmt: skip
+def test_what_is_printed_is_taken(
+    models: dict[str, str], line: list[str], method: str, k: int
+) -> None:
+    made = compose(read_line([models["target"], *named(line, models)]))
+    config = configured(list(made.words))
+    assert config.speculative_config.method == method
+    assert config.speculative_config.num_speculative_tokens == k
+    for key, value in made.speculation.data().items():
+        got = getattr(config.speculative_config, key)
+        assert json.loads(json.dumps(got)) == value, key
+    if method in NO_ASYNC:
+        assert config.scheduler_config.async_scheduling is False
+
+
+def test_suffix_is_taken_but_for_the_package_that_is_named(models: dict[str, str]) -> None:
+    made = compose(read_line([models["target"], "--spec-method", "suffix"]))
+    if find_spec("arctic_inference"):
+        config = configured(list(made.words))
+        assert config.speculative_config.num_speculative_tokens == made.speculation.tokens
+        return
+    assert any("arctic-inference==0.1.1" in remark for remark in made.remarks)
+    with pytest.raises(ImportError, match=r"arctic-inference==0\.1\.1"):
+        configured(list(made.words))
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "said"),
+    [
+        ({"method": "draft_model", "model": "{other}"}, "vocabulary", "same vocabulary size"),
+        ({"method": "ngram", "prompt_lookup_min": 6, "prompt_lookup_max": 3},
+         "prompt_lookup_min", "prompt_lookup_min=6 must be"),
+        ({"method": "mtp"}, "mtp", "Unsupported speculative method: 'mtp'"),
+        ({"method": "mlp_speculator", "model": "{draft}"}, "mlp_speculator",
+         "Unsupported speculative method"),
+        ({"method": "draft_model", "model": "{draft}", "tensor_parallel_size": 1},
+         "tensor_parallel_size", "draft_tensor_parallel_size"),
+        ({"method": "draft_model", "model": "{draft}", "nonsense": 1}, "nonsense",
+         "Unexpected keyword argument"),
+        ({"method": "draft_model", "model": "{draft}", "max_model_len": 4096}, "max_model_len",
+         "4096"),
+        ({"method": "ngram", "use_heterogeneous_vocab": True}, "use_heterogeneous_vocab",
+         "only works with method='draft_model'"),
+        ({"method": "draft_model"}, "model", "without speculative model"),
+        ({"method": "custom_class"}, "model", "requires 'model'"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_by_its_name_is_refused_by_vllm(
+    models: dict[str, str], line: dict[str, Any], name: str, said: str
+) -> None:
+    keys = {"num_speculative_tokens": 5, **line}
+    if "model" in keys:
+        keys["model"] = keys["model"].format(**models)
+    words = [models["target"], "--speculative-config", json.dumps(keys)]
+    with pytest.raises(UnsupportedError, match=name):
+        compose(read_line(words))
+    with pytest.raises(Exception) as error:
+        configured(["vllm", "serve", *words])
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "said"),
+    [
+        (["--async-scheduling"], "async-scheduling", "async scheduling is only supported"),
+        (["-tp", "3"], "tensor-parallel-size", "divisible by tensor parallel size"),
+        (["--max-model-len", "4096"], "max-model-len", "greater than the derived"),
+    ],
+)
+def test_flags_that_are_refused(
+    models: dict[str, str], flags: list[str], name: str, said: str
+) -> None:
+    keys = {"method": "ngram", "num_speculative_tokens": 5}
+    words = [models["target"], "--speculative-config", json.dumps(keys), *flags]
+    with pytest.raises(UnsupportedError, match=name):
+        compose(read_line(words))
+    with pytest.raises(Exception) as error:
+        configured(["vllm", "serve", *words])
+    assert said in str(error.value)
+
+
+def test_architectures_are_those_of_the_registry() -> None:
+    from vllm.model_executor.models.registry import ModelRegistry
+
+    from agentspec.vllm.architectures import EAGLE3, MTP_ARCHITECTURES, ONE_STAGE
+
+    known = set(ModelRegistry.get_supported_archs())
+    assert known >= EAGLE3
+    assert known >= MTP_ARCHITECTURES
+    assert ONE_STAGE <= EAGLE3
+
+
+def test_layers_are_dealt_out_as_vllm_does() -> None:
+    from vllm.distributed.utils import get_pp_indices
+
+    from agentspec.vllm.memory import stage_layers
+
+    for layers in range(1, 130):
+        for pp in range(1, min(layers, 9)):
+            theirs = [get_pp_indices(layers, rank, pp) for rank in range(pp)]
+            assert stage_layers(layers, pp) == [end - start for start, end in theirs]
+
+
+def test_the_folders_are_what_both_read(models: dict[str, str]) -> None:
+    made = compose(read_line([models["target"], "--spec-method", "ngram"]))
+    config = configured(list(made.words))
+    target = made.server.target
+    assert target is not None
+    assert config.model_config.get_vocab_size() == target.vocab
+    assert config.model_config.get_head_size() == target.head_dim
+    assert config.model_config.get_total_num_kv_heads() == target.kv_heads
+    assert config.model_config.max_model_len == target.longest
+    assert Path(made.words[2]).is_dir()

@@ -1,0 +1,188 @@
+"""What vLLM refuses is refused by name, and nothing else is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agentspec.vllm.facts import ModelFacts
+from agentspec.vllm.folder import read_folder
+from agentspec.vllm.published import find_published, published
+from agentspec.vllm.rules import Server, difference, divides, refusals
+from agentspec.vllm.speculation import METHODS, OF_TEXT, Speculation
+from tests.vllm_command.folders import Make
+
+
+def known(name: str) -> ModelFacts:
+    found = find_published(name)
+    assert found is not None
+    return found
+
+
+LLAMA = known("meta-llama/Llama-3.3-70B-Instruct")
+SMALL = known("meta-llama/Llama-3.2-1B-Instruct")
+
+
+def server(method: str = "draft_model", k: int | None = 5, **changed: Any) -> Server:
+    more = changed.pop("more", {})
+    model = changed.pop("model", None if method in (*OF_TEXT, "mtp") else "x.Y")
+    draft = SMALL if method == "draft_model" else None
+    chosen = {"target": LLAMA, "draft": draft, **changed}
+    return Server(speculation=Speculation(method, model, k, more), **chosen)
+
+
+def names(made: Server) -> list[str]:
+    return [refusal.name for refusal in refusals(made)]
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in ("mtp",)])
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+def test_what_vllm_serves_is_not_refused(method: str, tp: int) -> None:
+    assert names(server(method, tp=tp, gpus=8)) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (server("lookahead"), "lookahead"),
+        (server("mlp_speculator"), "mlp_speculator"),
+        (server(k=None), "num_speculative_tokens"),
+        (server(k=0), "num_speculative_tokens"),
+        (server(model=None), "model"),
+        (server("custom_class", model="proposer"), "model"),
+        (server("custom_class", model="a/b.C"), "model"),
+        (server("ngram", more={"prompt_lookup_min": 6, "prompt_lookup_max": 3}),
+         "prompt_lookup_min"),
+        (server("ngram", more={"prompt_lookup_max": 0}), "prompt_lookup_max"),
+        (server("suffix", k=None, more={"suffix_decoding_min_token_prob": 1.5}),
+         "suffix_decoding_min_token_prob"),
+        (server("suffix", k=None, more={"suffix_decoding_max_tree_depth": 0}),
+         "suffix_decoding_max_tree_depth"),
+        (server("mtp", target=LLAMA), "mtp"),
+        (server("eagle3", target=replace(LLAMA, architecture="Gemma3ForCausalLM")), "eagle3"),
+        (server("eagle3", pp=2, target=known("Qwen/Qwen3-30B-A3B")), "eagle3"),
+        (server(draft=known("Qwen/Qwen3-0.6B")), "vocabulary"),
+        (server("ngram", more={"use_heterogeneous_vocab": True}), "use_heterogeneous_vocab"),
+        (server(more={"use_heterogeneous_vocab": True, "draft_sample_method": "probabilistic"}),
+         "draft_sample_method"),
+        (server("ngram", more={"index_share_for_mtp_iteration": True}),
+         "index_share_for_mtp_iteration"),
+        (server(more={"tensor_parallel_size": 4}), "tensor_parallel_size"),
+        (server(more={"speed": 11}), "speed"),
+        (server(tp=3), "tensor-parallel-size"),
+        (server("ngram", tp=16, target=known("Qwen/Qwen2.5-14B-Instruct")),
+         "tensor-parallel-size"),
+        (server(tp=0), "tensor-parallel-size"),
+        (server(tp=4, pp=2, gpus=4, draft=None, model="a/b"), "gpus"),
+        (server("ngram", tp=2, dp=3, gpus=4), "gpus"),
+        (server("ngram", pp=81), "pipeline-parallel-size"),
+        (server(pp=2), "pipeline-parallel-size"),
+        (server(tp=4, more={"draft_tensor_parallel_size": 1}), "draft_tensor_parallel_size"),
+        (server("eagle3", tp=4, more={"draft_tensor_parallel_size": 2}),
+         "draft_tensor_parallel_size"),
+        (server("custom_class", asynchronous=True), "async-scheduling"),
+        (server("ngram", asynchronous=True), "async-scheduling"),
+        (server(asynchronous=True, more={"disable_padded_drafter_batch": True}),
+         "async-scheduling"),
+        (server(lora=True, batch=2048, requests=1024), "max-num-batched-tokens"),
+        (server(batch=1), "max-num-batched-tokens"),
+        (server(context=200_000), "max-model-len"),
+        (server(context=8192, more={"max_model_len": 16384}), "max_model_len"),
+        (server("medusa", more={"num_speculative_tokens_per_batch_size": [[1, 4, 3]]}),
+         "num_speculative_tokens_per_batch_size"),
+    ],
+)  # fmt: skip
+def test_what_vllm_refuses_is_refused_by_name(made: Server, name: str) -> None:
+    found = list(refusals(made))
+    assert name in [refusal.name for refusal in found]
+    for refusal in found:
+        assert str(refusal).startswith(f"{refusal.name}: ")
+        assert "\n" not in str(refusal)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        "x",
+        [[1, 4]],
+        [[2, 4, 3]],
+        [[1, 4, 3], [4, 8, 1]],
+        [[4, 1, 3]],
+        [[1, 4, -1]],
+        [["a", 4, 1]],
+    ],
+)
+def test_schedules_that_are_none(rows: object) -> None:
+    found = names(server(more={"num_speculative_tokens_per_batch_size": rows}))
+    assert found == ["num_speculative_tokens_per_batch_size"]
+
+
+def test_a_schedule() -> None:
+    rows = [[1, 9, 5], [10, 16, 3], [17, 17, 0]]
+    assert names(server(more={"num_speculative_tokens_per_batch_size": rows})) == []
+
+
+def test_asynchronous_scheduling_goes_with_a_draft_model() -> None:
+    assert names(server(asynchronous=True)) == []
+    assert names(server("eagle3", asynchronous=True)) == []
+
+
+def test_layers_of_the_model_draft_where_there_are_any() -> None:
+    deep = replace(LLAMA, model_type="deepseek_v3", architecture="DeepseekV3ForCausalLM", mtp=1)
+    assert names(server("mtp", k=1, target=deep)) == []
+    assert names(server("mtp", k=3, target=deep)) == []
+    two = replace(deep, mtp=2)
+    assert names(server("mtp", k=3, target=two)) == ["num_speculative_tokens"]
+    assert names(server("mtp", k=1, target=replace(deep, mtp=0))) == ["mtp"]
+
+
+def test_a_vocabulary_that_differs_in_its_padding_alone_says_so() -> None:
+    large, small = known("Qwen/Qwen2.5-72B-Instruct"), known("Qwen/Qwen2.5-1.5B-Instruct")
+    (refusal,) = refusals(server(target=large, draft=small))
+    assert refusal.name == "vocabulary"
+    assert "152064" in refusal.text
+    assert "151936" in refusal.text
+    assert "only the padding differs" in refusal.text
+    assert "--use-heterogeneous-vocab" in refusal.text
+    both = server(target=large, draft=small, more={"use_heterogeneous_vocab": True})
+    assert names(both) == []
+
+
+def test_as_many_tokens_but_others(folder: Make) -> None:
+    ours = read_folder(folder("a", tokens={"x": 0, "y": 1}))
+    theirs = read_folder(folder("b", tokens={"x": 0, "z": 1}))
+    (refusal,) = refusals(server(target=ours, draft=theirs))
+    assert refusal.name == "tokenizer"
+    assert "token 1 is 'y' and 'z'" in refusal.text
+    same = read_folder(folder("c", tokens={"x": 0, "y": 1}, added={"<|more|>": 2}))
+    assert difference(ours, same) == ""
+    assert names(server(target=ours, draft=same)) == []
+    assert difference(ours, SMALL) is None
+
+
+def test_a_draft_model_that_does_not_divide_says_what_does() -> None:
+    large, small = known("Qwen/Qwen2.5-32B-Instruct"), known("Qwen/Qwen2.5-0.5B-Instruct")
+    more = {"use_heterogeneous_vocab": True}
+    (refusal,) = refusals(server(target=large, draft=small, tp=4, more=more))
+    assert refusal.name == "tensor-parallel-size"
+    assert "14 attention heads" in refusal.text
+    assert "both models do by 1, 2" in refusal.text
+
+
+def test_kv_heads_are_copied_a_whole_number_of_times() -> None:
+    moe = known("Qwen/Qwen3-30B-A3B")
+    assert [tp for tp in range(1, 17) if divides(moe, tp)] == [1, 2, 4, 8, 16]
+    assert not divides(replace(moe, kv_heads=3), 4)
+    assert divides(replace(moe, kv_heads=3, latent=576), 4)
+
+
+def test_nothing_is_refused_of_models_that_nobody_knows() -> None:
+    assert names(server(target=None, draft=None, tp=7)) == []
+
+
+@pytest.mark.parametrize("model", list(published()), ids=lambda model: model.name)
+def test_every_model_of_the_table_can_be_drafted_for_from_its_text(model: ModelFacts) -> None:
+    assert names(server("ngram", target=model)) == []
