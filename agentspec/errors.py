@@ -137,7 +137,13 @@ class DiskSpaceError(ModelError):
 
 
 class BackendError(AgentspecError):
-    """The library under a backend failed."""
+    """The library under a backend failed, or the server in its place.
+
+    `retry_after` is set when nothing was begun and the same request may be answered later: the
+    seconds that a server asked to wait, or 0.
+    """
+
+    retry_after: float | None = None
 
 
 class DecodeError(BackendError):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
@@ -45,6 +47,34 @@ def engine_options(command: _Command) -> _Command:
     for option in reversed(_ENGINE_OPTIONS):
         command = option(command)
     return command
+
+
+_SERVER_OPTIONS = (
+    click.option("--base-url", help="Use a server instead: http://localhost:8080/v1."),
+    click.option(
+        "--api-key-file",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="File with the key for --base-url; else OPENAI_API_KEY, over https"
+        " or to this machine.",
+    ),
+)
+
+
+def server_options(command: _Command) -> _Command:
+    """The options that name a server, as `base_url` and `api_key_file`."""
+    for option in reversed(_SERVER_OPTIONS):
+        command = option(command)
+    return command
+
+
+def server_key(path: Path | None, url: str) -> str:
+    """The key for a server; one from the environment goes over no foreign wire in the clear."""
+    if path is not None:
+        return path.read_text("utf-8").strip()
+    parts = urlsplit(url)
+    if parts.scheme != "https" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+        return ""
+    return os.environ.get("OPENAI_API_KEY", "")
 
 
 def _checked_out(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:

@@ -7,12 +7,11 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import click
 
 from agentspec.cli._errors import ExitCode, one_line
-from agentspec.cli._options import engine_options, without_controls
+from agentspec.cli._options import engine_options, server_key, server_options, without_controls
 from agentspec.errors import CancelledError, InvalidRequestError, MissingExtraError
 
 _HEADLESS = """\b
@@ -26,10 +25,7 @@ can be asked: edits need --yes, commands --allow-command or the setting allow_co
 @click.argument("path", default=".", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--model", help="Target: catalog name or GGUF path; with --base-url its name there.")
 @engine_options
-@click.option("--base-url", help="Use a server instead: http://localhost:8080/v1.")
-@click.option("--api-key-file", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="File with the key for --base-url; else OPENAI_API_KEY, over https"
-    " or to this machine.")  # fmt: skip
+@server_options
 @click.option("-p", "--print", "request", metavar="TEXT",
               help="Do this one request and end; - reads it from standard input.")  # fmt: skip
 @click.option("--output-format", type=click.Choice(["text", "json", "stream-json"]),
@@ -115,7 +111,7 @@ def chat(
     )
     options: dict[str, Any] = {"temperature": temperature, "seed": seed}
     if base_url is not None:
-        models = start.remote(base_url, model, _key(api_key_file, base_url), options)
+        models = start.remote(base_url, model, server_key(api_key_file, base_url), options)
     else:
         load = {"exact": exact or None, **load}
         options["speculation"] = False if no_speculation else {"explain": True}
@@ -172,13 +168,3 @@ def _request(given: str | None) -> str | None:
     if not given.strip():
         raise InvalidRequestError("the request is empty")
     return given
-
-
-def _key(path: Path | None, url: str) -> str:
-    """The key for a server; one from the environment goes over no foreign wire in the clear."""
-    if path is not None:
-        return path.read_text("utf-8").strip()
-    parts = urlsplit(url)
-    if parts.scheme != "https" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
-        return ""
-    return os.environ.get("OPENAI_API_KEY", "")

@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
-from agentspec.cli._options import engine_options, without_controls
+from agentspec.cli._options import engine_options, server_key, server_options, without_controls
 from agentspec.errors import CancelledError, InvalidRequestError
 
 
 @click.command("complete")
 @click.argument("prompt", required=False)
-@click.option("--model", help="Target: catalog name or GGUF path.")
+@click.option("--model", help="Target: catalog name or GGUF path; with --base-url its name there.")
 @engine_options
+@server_options
 @click.option("--system", help="System message.")
 @click.option(
     "--messages",
@@ -50,6 +51,8 @@ from agentspec.errors import CancelledError, InvalidRequestError
 def complete(
     prompt: str | None,
     model: str | None,
+    base_url: str | None,
+    api_key_file: Path | None,
     system: str | None,
     messages: Path | None,
     context: tuple[Path, ...],
@@ -70,7 +73,6 @@ def complete(
     **load: Any,
 ) -> None:
     """Answer PROMPT, or standard input when PROMPT is - or missing."""
-    from agentspec.loading import load_engine
     from agentspec.request import parse_request
 
     request: dict[str, Any] = {
@@ -86,7 +88,8 @@ def complete(
     }
     chat = _messages(prompt, system, messages)
     parse_request(chat, **request)  # what is wrong is said before a model is loaded
-    with load_engine(model, exact=exact or None, workspace=workspace, **load) as engine:
+    load = {"exact": exact or None, "workspace": workspace, **load}
+    with _engine(model, base_url, api_key_file, load) as engine:
         if as_json:
             answer = engine.complete(chat, **request)
             click.echo(answer.model_dump_json())
@@ -110,6 +113,25 @@ def complete(
                 click.echo(f"pass {number}: {line}", err=True)
         if stats and final is not None:
             click.echo(_stats_line(final), err=True)
+            for note in final.speculation.notes if base_url is not None else ():
+                click.echo(f"note: {note}", err=True)
+
+
+def _engine(
+    model: str | None, base_url: str | None, api_key_file: Path | None, load: dict[str, Any]
+) -> Any:
+    if base_url is None:
+        from agentspec.loading import load_engine
+
+        return load_engine(model, **load)
+    wrong = next((name for name, value in load.items() if value is not None), None)
+    if wrong is not None:
+        option = f"--{wrong.replace('_', '-')}"
+        raise click.UsageError(f"{option} is for a model that is loaded here, not for --base-url")
+    from agentspec.remote.engine import RemoteEngine
+
+    key = server_key(api_key_file, base_url)
+    return RemoteEngine(base_url, model, api_key=key, plain_http=api_key_file is not None)
 
 
 def _speculation(off: bool, k: int | None, explain: bool) -> Any:

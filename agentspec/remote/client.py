@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import http.client
+import ipaddress
 import json
 import re
 import socket
@@ -31,15 +32,6 @@ _MAX_ERROR = 1 << 16
 _OVERFLOW = re.compile(r"maximum context length is (\d+)(?:.*?contains (?:at least )?(\d+) input)?")
 
 
-class TryAgainError(BackendError):
-    """No answer was begun, and the same request may be answered later.
-
-    `after` are the seconds that the server asked to wait, if it did.
-    """
-
-    after: float | None = None
-
-
 class Client:
     """The server at `url` (with its /v1); every request has a connection of its own.
 
@@ -62,11 +54,13 @@ class Client:
         self.url = url.rstrip("/")
         self.path = parts.path.rstrip("/")
         self._secure, self._host = parts.scheme == "https", parts.hostname
+        self.private = self._secure or _loopback(parts.hostname)
+        """Whether nobody on the way can read what is sent."""
         self._key = key
         self._connect, self._silence = connect, silence
 
     def connect(self) -> http.client.HTTPConnection:
-        """A connection that stands, or BackendError; TryAgainError when it was refused."""
+        """A connection that stands. Raises BackendError."""
         if self._secure:
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
                 self._host, self._port, timeout=self._connect, context=ssl.create_default_context()
@@ -77,10 +71,11 @@ class Client:
             connection.connect()
         except OSError as error:
             connection.close()
-            kind = TryAgainError if isinstance(error, ConnectionError) else BackendError
-            raise kind(
+            failed = BackendError(
                 f"no server answers at {self.url} ({why(error)}); start it or change the base URL"
-            ) from error
+            )
+            failed.retry_after = 0.0 if isinstance(error, ConnectionError) else None
+            raise failed from error
         connection.sock.settimeout(self._silence)
         return connection
 
@@ -104,8 +99,15 @@ class Client:
             headers["Authorization"] = f"Bearer {self._key}"
         data = json.dumps(body).encode() if body is not None else None
         whole = path[1:] if path.startswith("//") else self.path + path
-        connection.request(method, whole, data, headers)
-        response = connection.getresponse()
+        try:
+            connection.request(method, whole, data, headers)
+            response = connection.getresponse()
+        except ConnectionError as error:
+            failed = BackendError(
+                f"{self.url} closed the connection before it answered ({why(error)})"
+            )
+            failed.retry_after = 0.0
+            raise failed from error
         if response.status != 200:
             with response:
                 text = response.read(_MAX_ERROR)
@@ -116,8 +118,8 @@ class Client:
             refusal = self.refused(
                 response.status, found if isinstance(found, dict) else {}, n_ctx=n_ctx
             )
-            if isinstance(refusal, TryAgainError):
-                refusal.after = _seconds(response.headers.get("Retry-After"))
+            if response.status in (429, 503) and isinstance(refusal, BackendError):
+                refusal.retry_after = _seconds(response.headers.get("Retry-After"))
             raise refusal
         return response
 
@@ -154,12 +156,17 @@ class Client:
         if 300 <= status < 400:
             return ConfigError(f"{self.url} redirects ({status}); give the address it redirects to")
         what = f"{self.url} answers {status}: {text or 'no reason given'}"
-        if status in (429, 503):
-            return TryAgainError(what)
-        if 400 <= status < 500 and status != 408:
+        if 400 <= status < 500 and status not in (408, 429):
             param = detail.get("param")
             return InvalidRequestError(what, param=param if isinstance(param, str) else None)
         return BackendError(what)
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _count(*values: object) -> int:
@@ -172,16 +179,16 @@ def _count(*values: object) -> int:
     return 0
 
 
-def _seconds(value: str | None) -> float | None:
-    """What a Retry-After header says: seconds, or a date."""
+def _seconds(value: str | None) -> float:
+    """What a Retry-After header says, seconds or a date; 0 for anything else."""
     if value is None:
-        return None
+        return 0.0
     if re.fullmatch(r"\d{1,9}(\.\d*)?", value.strip()):
         return float(value)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
     except (TypeError, ValueError, OverflowError):
-        return None
+        return 0.0
 
 
 def shut(sock: socket.socket) -> None:

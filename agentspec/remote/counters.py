@@ -76,14 +76,18 @@ class Watch:
         self._none = found is None
         return found
 
-    def fill(self, stats: SpeculationStats, model: str, before: Counters) -> None:
-        """Fill in what the server counted since `before`, and say that it is the server's."""
+    def fill(self, stats: SpeculationStats, model: str, before: Counters | None) -> bool:
+        """Fill in what the server counted since `before`; False where it did not say."""
+        if before is None:
+            return self._none
         after = self.now(model)
         if after is not None and after.generated - before.generated < stats.generated_tokens:
             time.sleep(_SETTLED)  # the last pass is counted behind the answer's end
             after = self.now(model)
-        if after is not None:
-            between(stats, before, after)
+        if after is None:
+            return False
+        between(stats, before, after)
+        return True
 
 
 def between(stats: SpeculationStats, before: Counters, after: Counters) -> None:

@@ -20,6 +20,7 @@ from agentspec.errors import (
     CancelledError,
     ConfigError,
     EngineClosedError,
+    InvalidRequestError,
 )
 from agentspec.remote.body import body_of
 from agentspec.remote.chunks import RemoteAnswer, Whole
@@ -28,7 +29,6 @@ from agentspec.remote.client import (
     MAX_BODY,
     SILENCE,
     Client,
-    TryAgainError,
     shut,
     why,
 )
@@ -55,7 +55,8 @@ class RemoteEngine:
     in seconds. What is refused before an answer began (no connection, 429, 503) is tried
     `max_retries` more times within `retry_seconds`. Where vLLM's answers say nothing of drafts,
     `metrics` reads its counters. `extra_body` goes into every request as it is. The key is sent to
-    this host alone. Raises ConfigError; the server is first asked when it is first needed.
+    this host alone, in the clear to another machine only with `plain_http`. Raises ConfigError;
+    the server is first asked when it is first needed.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class RemoteEngine:
         retry_seconds: float = 60.0,
         max_requests: int = 8,
         metrics: bool = True,
+        plain_http: bool = False,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
         if kind is not None and kind not in KINDS:
@@ -81,6 +83,11 @@ class RemoteEngine:
         if max_requests < 1 or max_retries < 0:
             raise ConfigError("max_requests must be at least 1, and max_retries at least 0")
         self._client = Client(base_url, key=api_key or "", connect=connect_timeout, silence=timeout)
+        if api_key and not plain_http and not self._client.private:
+            raise ConfigError(
+                "over http the key can be read on its way to another machine; use https, or say "
+                "plain_http=True"
+            )
         self._name = str(model) if model else ""
         self._kind = kind
         self._retries = Retries(max_retries, retry_seconds)
@@ -182,22 +189,23 @@ class RemoteEngine:
     def _begin(self, request: Request, stop: Stop) -> Generator[Chunk, None, None]:
         """The chunks of an answer; what is known to be wrong is said now."""
         self._check_open()
-        found = self._look(stop)
+        found = self._look(stop, told=True)
         body, notes = body_of(request, found.kind, found.name)
         return self._chunks({**body, **self._extra}, notes, found, stop)
 
-    def _look(self, stop: Stop) -> Served:
-        """What the server says of the model, asked once."""
+    def _look(self, stop: Stop, *, told: bool = False) -> Served:
+        """What the server says of the model, asked once; not at all where `told` is enough."""
+        if told and self._served is None and self._name and self._kind is not None:
+            return Served(self._name, kind=self._kind)
         with self._listed(stop):
             while not self._looking.acquire(timeout=0.1):
                 if stop.is_set():
                     raise CancelledError("cancelled before the request was sent")
             try:
-                if self._served is None:
-                    self._check_open()
-                    self._served = self._retries.run(self._ask, stop)
-                    self._name = self._served.name
-                return self._served
+                if self._served is not None:
+                    return self._served
+                self._check_open()
+                return self._retries.run(self._ask, stop)
             finally:
                 self._looking.release()
 
@@ -213,16 +221,21 @@ class RemoteEngine:
                 self._running.discard(stop)
 
     def _ask(self) -> Served:
+        sure = True
         try:
             found = served(self._client, self._name)
-        except (ConfigError, TryAgainError):
+        except ConfigError:
             raise
-        except AgentspecError:
+        except AgentspecError as error:
             # no list of models: not every server has one, and the request will tell
-            if not self._name:
+            if not self._name or getattr(error, "retry_after", None) is not None:
                 raise
-            found = Served(self._name)
-        return replace(found, kind=self._kind or found.kind)
+            found, sure = Served(self._name), isinstance(error, InvalidRequestError)
+        self._name = found.name
+        found = replace(found, kind=self._kind or found.kind)
+        if sure:
+            self._served = found
+        return found
 
     def _check_open(self) -> None:
         if self._closed:
@@ -245,16 +258,19 @@ class RemoteEngine:
                 )
                 yield from answer.chunks(self._checked(response, found.n_ctx))
                 ended = time.perf_counter()
+                response.close()
                 stats = speculation_of(
                     answer.last,
                     answer.usage,
                     first=(answer.first_at or ended) - begun,
                     whole=ended - begun,
                 )
-                self._told = self._told or told(answer.last)
-                if watch is not None and before is not None and not self._told:
-                    watch.fill(stats, found.name, before)
+                if told(answer.last):
+                    self._told = True
+                elif not (stats.drafted or (watch and watch.fill(stats, found.name, before))):
+                    stats.notes.append("what was drafted is not known: the server does not say")
                 stats.notes = [*notes, *stats.notes]
+                stack.close()  # whoever leaves the last chunk there holds up no other request
                 yield answer.end(stats)
             except (AgentspecError, OSError, http.client.HTTPException, ValueError) as error:
                 failed = self._failed(error, answer.text, stop)
@@ -272,14 +288,9 @@ class RemoteEngine:
             # kept here: a connection forgets its socket when the server will close it
             sock = connection.sock
             stop.tell(lambda: shut(sock))
-            try:
-                response = self._client.request(
-                    connection, "POST", "/chat/completions", body, n_ctx=n_ctx
-                )
-            except (ConnectionError, http.client.RemoteDisconnected) as error:
-                raise TryAgainError(
-                    f"{self._client.url} closed the connection before it answered ({why(error)})"
-                ) from error
+            response = self._client.request(
+                connection, "POST", "/chat/completions", body, n_ctx=n_ctx
+            )
             mine.callback(response.close)
             stack.push(mine.pop_all())
             return response
@@ -299,8 +310,10 @@ class RemoteEngine:
                 "is it the base URL, with its /v1?"
             )
         for event in found:
-            if event.get("error"):
-                raise self._client.refused(500, event, n_ctx=n_ctx)
+            if error := event.get("error"):
+                code = error.get("code") if isinstance(error, Mapping) else None
+                status = code if type(code) is int and 400 <= code < 600 else 500
+                raise self._client.refused(status, event, n_ctx=n_ctx)
             yield event
 
     def _failed(self, error: Exception, text: str, stop: Stop) -> AgentspecError:

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from agentspec.aio import Stop
-from agentspec.errors import CancelledError
-from agentspec.remote.client import TryAgainError
+from agentspec.errors import BackendError, CancelledError
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """At most `most` more tries, within `seconds` from the first on.
+    """At most `most` more tries, within `seconds` from the first one on.
 
     The wait before try n is drawn from the upper half of `first` times 2 to the n seconds, at most
     `longest`; a server that asks for more, within `seconds`, gets it.
@@ -29,7 +28,7 @@ class Retries:
     longest: float = 20.0
 
     def run(self, attempt: Callable[[], _T], stop: Stop) -> _T:
-        """What `attempt` returns, tried again after each TryAgainError.
+        """What `attempt` returns, tried again after each BackendError that has a `retry_after`.
 
         Raises the last of those, and CancelledError once `stop` is set.
         """
@@ -37,16 +36,18 @@ class Retries:
         for n in range(self.most + 1):
             try:
                 return attempt()
-            except TryAgainError as error:
-                wait = self.wait(n, error.after)
+            except BackendError as error:
+                if error.retry_after is None:
+                    raise
+                wait = self.wait(n, error.retry_after)
                 if n == self.most or time.monotonic() + wait > end:
                     raise
             if stop.wait(wait):
                 raise CancelledError("cancelled while the server was not answering")
         raise AssertionError("the last try returns or raises")
 
-    def wait(self, n: int, asked: float | None = None) -> float:
+    def wait(self, n: int, asked: float = 0.0) -> float:
         """Seconds before the next try when n came before."""
         own = min(self.longest, self.first * 2.0**n)
         # a burst that was refused together does not come back together
-        return max(asked or 0.0, random.uniform(own / 2, own))
+        return max(asked, random.uniform(own / 2, own))

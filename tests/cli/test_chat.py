@@ -194,12 +194,12 @@ def test_errors_are_objects_where_objects_are_asked_for(project: Path) -> None:
 
 
 def test_a_key_is_not_sent_in_the_clear_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agentspec.cli.chat import _key
+    from agentspec.cli._options import server_key
 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
-    assert _key(None, "http://example.org/v1") == ""
-    assert _key(None, "https://example.org/v1") == "sk-1"
-    assert _key(None, "http://localhost:8080/v1") == "sk-1"
+    assert server_key(None, "http://example.org/v1") == ""
+    assert server_key(None, "https://example.org/v1") == "sk-1"
+    assert server_key(None, "http://localhost:8080/v1") == "sk-1"
 
 
 def test_an_unknown_model_is_said_at_once(project: Path) -> None:

@@ -18,6 +18,10 @@ from click.testing import CliRunner, Result
 from agentspec import loading
 from agentspec.cli import main
 from agentspec.errors import DecodeError, ModelNotFoundError
+from tests.remote.conftest import Fake, fake
+from tests.server.conftest import serve
+
+__all__ = ["fake", "serve"]
 
 Invoke = Callable[..., Result]
 
@@ -292,6 +296,34 @@ def test_an_output_that_cannot_show_a_character(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, timeout=60, env=env, check=False)
     assert b"Traceback" not in done.stderr
     assert done.returncode == 0
+
+
+def test_a_model_on_a_server(run: Invoke, serve: Callable[..., Any], engines: list[Any]) -> None:
+    url = serve("Hello from elsewhere.").url + "/v1"
+    result = run("hi", "--base-url", url, "--stats", "--context", __file__)
+    assert (result.exit_code, result.stdout) == (0, "Hello from elsewhere.\n")
+    assert " tok/s, " in result.stderr
+    answer = json.loads(run("hi", "--base-url", url, "--json").stdout)
+    assert answer["speculation"]["generated_tokens"] == answer["usage"]["completion_tokens"]
+    assert not engines
+
+
+def test_what_a_server_was_not_sent_is_said(run: Invoke, fake: Fake) -> None:
+    fake.models = {"data": [{"id": "m", "owned_by": "vllm"}]}
+    result = run("hi", "--base-url", fake.url, "--stats", "--context", __file__, "--k", "3")
+    assert result.stderr.count("note: ") == 4
+    assert "note: context was not sent: a server of vllm has no such option" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "options", [("--draft", "none"), ("--n-ctx", "9"), ("--exact",), ("--workspace", ".")]
+)
+def test_what_is_for_a_model_here_is_not_for_one_elsewhere(
+    run: Invoke, options: tuple[str, ...]
+) -> None:
+    result = run("hi", "--base-url", "http://127.0.0.1:9/v1", *options)
+    assert result.exit_code == 2
+    assert f"{options[0]} is for a model that is loaded here" in result.stderr
 
 
 def test_nothing_a_model_says_steers_the_terminal() -> None:

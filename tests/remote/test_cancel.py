@@ -226,3 +226,7 @@ def test_a_thread_that_holds_every_stream_does_not_wait_for_itself(
         with pytest.raises(EngineBusyError):
             engine.complete(HI)
     assert engine.complete(HI).text == "hi"
+    # nor does one whose last chunk was read and no more
+    left = engine.stream(HI)
+    assert [next(left) for _ in range(4)][-1].usage is not None
+    assert engine.complete(HI).text == "hi"

@@ -19,7 +19,7 @@ from agentspec.errors import (
     ModelNotFoundError,
     UnsupportedError,
 )
-from agentspec.remote.client import Client, TryAgainError
+from agentspec.remote.client import Client
 from agentspec.remote.engine import RemoteEngine
 from tests.remote.conftest import Fake, Reply
 from tests.server.conftest import HI, Running, serve
@@ -68,6 +68,20 @@ def test_a_server_without_a_list_of_models(fake: Fake, remote: Remote) -> None:
         assert remote(kind="vllm").complete(HI, top_k=5).text == "hi"
 
 
+def test_a_list_of_models_that_fails_once_is_asked_for_again(fake: Fake, remote: Remote) -> None:
+    engine = remote()
+    fake.models, models = "no list", fake.models
+    assert (engine.complete(HI).text, engine.kind) == ("hi", "")
+    fake.models = models
+    assert (engine.kind, engine.complete(HI, top_k=5).text) == ("vllm", "hi")
+    assert fake.paths.count("/v1/models") == 3
+
+
+def test_nothing_is_asked_where_everything_is_told(fake: Fake, remote: Remote) -> None:
+    assert remote(kind="openai").complete(HI).text == "hi"
+    assert fake.paths == ["/v1/chat/completions"]
+
+
 def test_a_request_is_checked_before_anything_is_sent(fake: Fake, remote: Remote) -> None:
     engine = remote()
     for ask in (engine.complete, engine.stream):
@@ -101,6 +115,16 @@ def test_the_key_goes_to_this_host_alone_and_nowhere_else(
         with pytest.raises(ConfigError, match="key") as caught:
             remote(api_key=key)
         assert key not in str(caught.value)
+
+
+def test_no_key_in_the_clear_to_another_machine() -> None:
+    for url in ("http://10.0.0.5:8000/v1", "http://gpu/v1", "http://[2001:db8::1]/v1"):
+        with pytest.raises(ConfigError, match="https"):
+            Engine.remote(url, api_key="k")
+        Engine.remote(url, api_key="k", plain_http=True).close()
+        Engine.remote(url).close()
+    for url in ("http://127.0.0.1/v1", "http://[::1]:1/v1", "http://localhost/v1", "https://gpu/"):
+        Engine.remote(url, api_key="k").close()
 
 
 def test_our_own_server_with_a_key(serve: Callable[..., Running]) -> None:
@@ -150,7 +174,7 @@ VLLM = (
         (500, {"message": "broken"}, BackendError, "500: broken"),
         (502, 5, BackendError, "502: 5"),
         (408, {}, BackendError, "no reason given"),
-        (429, "slow down", TryAgainError, "slow down"),
+        (429, "slow down", BackendError, "slow down"),
     ],
 )  # fmt: skip
 def test_refusals(

@@ -90,7 +90,7 @@ def test_of_vllm_with_metrics_of_the_request(fake: Fake, remote: Remote) -> None
         },
     )
     assert (found.prefill_seconds, found.tokens_per_second, found.drafted) == (0.2, 10.0, 0)
-    assert not found.notes
+    assert "measured" not in " ".join(found.notes)
 
 
 def test_of_llama_server(fake: Fake, remote: Remote) -> None:
@@ -163,11 +163,22 @@ def test_the_last_pass_may_be_counted_late(fake: Fake, remote: Remote) -> None:
     assert asked(fake, remote).accepted == 5
 
 
+def test_a_server_that_does_not_say(fake: Fake, remote: Remote) -> None:
+    assert "is not known" in asked(fake, remote).notes[-1]
+    fake.models = {"data": [{"id": "m", "owned_by": "library"}]}
+    assert "is not known" in asked(fake, remote).notes[-1]
+    fake.models = None
+    fake.metrics = [metrics(0, 0, 0, 0, {}), "nothing"]
+    assert "is not known" in asked(fake, remote).notes[-1]
+
+
 def test_counters_are_not_asked_for_where_they_say_nothing(fake: Fake, remote: Remote) -> None:
     engine = remote()
     fake.metrics = ["vllm:generation_tokens_total 5\n"]
     for _ in range(3):
-        assert engine.complete(HI).speculation is not None
+        found = engine.complete(HI).speculation
+        assert found is not None
+        assert "is not known" not in " ".join(found.notes)
     assert fake.paths.count("/metrics") == 1
     fake.paths.clear()
     fake.metrics = [metrics(0, 0, 0, 0, {})]
