@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -14,16 +13,10 @@ pytest.importorskip("langchain_tests")
 pytest.importorskip("pytest_asyncio")
 pytest.importorskip("llguidance")
 
-from langchain_core.messages import AIMessage
-from langchain_tests.integration_tests import ChatModelIntegrationTests
 from langchain_tests.unit_tests import ChatModelUnitTests
 
 from agentspec.adapters.langchain import ChatAgentSpec
-
-for _test in vars(ChatModelIntegrationTests).values():
-    if inspect.iscoroutinefunction(_test):
-        # the suite counts on asyncio_mode=auto, which is one setting for all tests of a run
-        pytest.mark.asyncio(_test)
+from tests.adapters.langchain_suite import Suite
 
 JOKE = {"setup": "Why do cats sit on keyboards?", "punchline": "They like the mouse."}
 
@@ -56,13 +49,6 @@ def _answer(prompt: str) -> str:
     return next((answer for words, answer in ANSWERS if words in last), "Hello, nice to meet you.")
 
 
-def _last(model: ChatAgentSpec, stream: bool) -> AIMessage:
-    if not stream:
-        return model.invoke("The same again")
-    first, *rest = model.stream("The same again")
-    return first + rest
-
-
 @pytest.fixture(scope="module")
 def engines(chat: Any) -> Iterator[Callable[..., Any]]:
     """What loads an engine that answers as written above, one for each name."""
@@ -91,15 +77,11 @@ def engines(chat: Any) -> Iterator[Callable[..., Any]]:
 
 
 class _Scripted:
-    """The model class; the suites make models from parameters that they print: a name."""
+    """The model; the suites make it from parameters that they print: a name."""
 
     @pytest.fixture(autouse=True)
     def _loaded(self, engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("agentspec.api.Engine.load", engines)
-
-    @property
-    def chat_model_class(self) -> type[ChatAgentSpec]:
-        return ChatAgentSpec
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
@@ -108,34 +90,15 @@ class _Scripted:
 
 class TestUnit(_Scripted, ChatModelUnitTests):  # type: ignore[misc]
     @property
+    def chat_model_class(self) -> type[ChatAgentSpec]:
+        return ChatAgentSpec
+
+    @property
     def init_from_env_params(self) -> tuple[dict[str, str], dict[str, Any], dict[str, Any]]:
         return {"AGENTSPEC_API_KEY": "key"}, self.chat_model_params, {"api_key": "key"}
 
 
-class TestIntegration(_Scripted, ChatModelIntegrationTests):  # type: ignore[misc]
+class TestIntegration(_Scripted, Suite):
     @property
     def model_override_value(self) -> str:
         return "another"
-
-    @property
-    def supports_json_mode(self) -> bool:
-        return True
-
-    @property
-    def supports_anthropic_inputs(self) -> bool:
-        return True
-
-    @property
-    def supported_usage_metadata_details(self) -> Any:
-        details = ["cache_read_input", "reasoning_output"]
-        return {"invoke": details, "stream": details}
-
-    def invoke_with_cache_read_input(self, *, stream: bool = False) -> AIMessage:
-        model = ChatAgentSpec(**self.chat_model_params)
-        model.invoke("The same again")
-        message = _last(model, stream)
-        assert message.usage_metadata["input_token_details"]["cache_read"] > 0
-        return message
-
-    def invoke_with_reasoning_output(self, *, stream: bool = False) -> AIMessage:
-        return _last(ChatAgentSpec(**self.chat_model_params), stream)
