@@ -166,11 +166,10 @@ class AgentSpecProposer:
         """What the pass took, when it held just the rows that the last drafts made."""
         made = tokens = 0
         for i, text in texts.items():
-            new = len(rows[i].tokens) - len(text)
-            if new > text.verified + 1 or not text.steady:
+            if not text.steady:
                 return
             made += 1 + text.verified
-            tokens += new
+            tokens += rows[i].sampled
         self._price.observe(made, seconds, tokens)
 
     def _tools(self, tokens: Sequence[int]) -> Sequence[Mapping[str, Any]]:

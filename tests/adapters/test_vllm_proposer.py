@@ -180,15 +180,11 @@ def test_what_followed_earlier_is_drafted_up_to_k_tokens() -> None:
 
 
 def test_no_draft_reaches_behind_the_models_length() -> None:
-    batch = Batch(make(config=config(room=40)), room=40)
+    batch = Batch(make(config=config(room=38)), room=38)
     batch.add("a", [1, *song(32)], song(60, 32))
-    assert batch.step() == [song(K, 33)]
-    drafts = [batch.step()[0] for _ in range(2)]
-    assert all(len(draft) <= 40 - 34 for draft in drafts)
-    while batch.counts[0] < 40:
-        draft = batch.step()[0]
-        assert batch.counts[0] + len(draft) <= 40
+    assert batch.step() == [song(38 - 34, 33)]
     assert batch.step() == [[]]
+    assert batch.counts[0] == 38
 
 
 def test_rows_without_names_keep_their_lookups_when_they_move(
@@ -311,10 +307,12 @@ def test_a_row_that_does_not_end_with_its_sampled_tokens_gets_nothing() -> None:
 def test_a_row_that_fails_is_left_without_a_draft_and_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    tried: list[int] = []
     propose = Lookup.propose
 
     def fail(self: Lookup, most: int) -> Draft:
         if self._tail[:1] == [1]:
+            tried.append(1)
             raise RuntimeError("a fault")
         return propose(self, most)
 
@@ -327,6 +325,7 @@ def test_a_row_that_fails_is_left_without_a_draft_and_said_once(
         assert not drafts[0]
         assert drafts[1] == song(K, len(batch.text["b"]) - 1)
     assert caplog.text.count("without drafts: a fault") == 1
+    assert len(tried) == 1
 
 
 def test_a_text_that_failed_is_known_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,6 +382,8 @@ def test_an_unlikely_draft_is_not_sent_but_learned_from(monkeypatch: pytest.Monk
     assert batch.step() == [[]]
     assert batch.step() == [[]]
     assert learned == [(1, 1)]
+    (text,) = batch.proposer.texts
+    assert text.gain < 1.0, "it gave nothing"
 
 
 def test_rows_whose_drafts_give_less_than_they_take_are_seldom_asked(
@@ -527,9 +528,23 @@ class TestBounds:
 
     def test_two_rows_that_say_the_same_have_a_text_each(self) -> None:
         texts = self.texts()
-        self.seen(texts, range(50), range(50))
-        found = texts.known(self.rows(range(51), range(51)))
+        self.seen(texts, range(90), range(90))
+        found = texts.known(self.rows([9, 9], [9, 9, 9], range(91), range(91)))
         assert len({id(text) for text in found.values()}) == 2
+
+    def test_rows_that_differ_far_back_alone_are_told_apart(self) -> None:
+        texts = self.texts()
+        self.seen(texts, [1, 5, 6, 7], [2, 5, 6, 7])
+        found = texts.known(self.rows([2, 5, 6, 7, 8], [1, 5, 6, 7, 8]))
+        assert {i: text.tokens[0] for i, text in found.items()} == {0: 2, 1: 1}
+
+    def test_a_text_of_which_half_was_said_again_is_kept(self) -> None:
+        texts = self.texts()
+        self.seen(texts, range(200))
+        self.seen(texts, [*range(100), *range(500, 600)])
+        assert len(texts) == 2
+        self.seen(texts, [*range(190), *range(700, 720)])
+        assert sorted(int(text.tokens[-1]) for text in texts) == [599, 719]
 
     def test_a_row_is_a_text_and_what_was_sampled(self) -> None:
         texts = self.texts()
@@ -594,8 +609,13 @@ class TestPrice:
         batch.add("b", [2, *song(23)], song(90, 23))
         step(3.0, reading=["b"])
         step(4.0)
+        batch.preempt("b")
+        step(0.75)
+        batch.resume()
+        step(4.0)  # what was computed for it is computed again
         step(0.25)
-        assert seen == [(1 + K, 0.5, 1 + K), (2 * (1 + K), 0.25, 2 * (1 + K))]
+        alone, both = 1 + K, 2 * (1 + K)
+        assert seen == [(alone, 0.5, alone), (alone, 0.75, alone), (both, 0.25, both)]
 
 
 class TestInterface:
