@@ -42,10 +42,10 @@ def main(model: str = "qwen2.5-coder-1.5b") -> None:
     print(answer.text)
     for name, one in (("plain", plain), ("predicted", answer)):
         print(f"{name}: {line(one)}")
-    details = answer.usage.completion_tokens_details
+    stats = answer.speculation
+    assert stats is not None
     print(
-        f"of the drafted tokens {details.accepted_prediction_tokens} stood and "
-        f"{details.rejected_prediction_tokens} did not; "
+        f"{stats.accepted} of {stats.drafted} drafted tokens stood; "
         f"the texts {'are equal' if answer.text == plain.text else 'differ, at a near tie'}"
     )
 

@@ -157,6 +157,8 @@ def test_predicted_edit(engine_for: Any, capsys: pytest.CaptureFixture[str]) -> 
     plain, predicted, share = out[len(text) :].strip().split("\n")
     assert plain.startswith("plain: 291 tokens, 1.00 per target pass")
     assert float(predicted.split(", ")[1].split()[0]) > 4
+    stood, drafted = [int(word) for word in re.findall(r"\d+", share)]
+    assert drafted >= stood > 200
     assert "the texts are equal" in share
 
 
