@@ -25,7 +25,9 @@ def vllm() -> None:
 
 @vllm.command("command", context_settings={"ignore_unknown_options": True})
 @click.argument("line", metavar="MODEL [FLAGS OF VLLM]…", nargs=-1, type=click.UNPROCESSED)
-@click.option("--draft", help="Draft model, heads, or package.module.Class of a proposer.")
+@click.option(
+    "--draft", help="Draft model, heads, package.module.Class of a proposer, or agentspec: ours."
+)
 @click.option("--method", type=click.Choice(_METHODS), help="How to draft.  [default: told by it]")
 @click.option("--k", type=click.IntRange(1), help="Tokens to draft in one step.")
 @click.option(
@@ -55,7 +57,10 @@ def command(
     from agentspec.vllm.command import compose
     from agentspec.vllm.line import read_line
     from agentspec.vllm.report import data, text
+    from agentspec.vllm.speculation import OURS
 
+    if draft == "agentspec":
+        draft = OURS
     words = list(line)
     for flag, value in (("--spec-model", draft), ("--spec-method", method), ("--spec-tokens", k)):
         if value is not None:

@@ -18,6 +18,7 @@ from agentspec.vllm.speculation import (
     NO_ASYNC,
     OF_TEXT,
     OLD_RUNNER,
+    OURS,
     Speculation,
     method_of,
     read_speculation,
@@ -226,7 +227,9 @@ def _remarks(
         yield "the last 5 tokens are looked up, never fewer: vLLM's prompt_lookup_min and _max"
     if method == "suffix":
         yield "where vLLM runs, pip install arctic-inference==0.1.1: it drafts with that"
-    if method == "custom_class":
+    if method == "custom_class" and speculation.model == OURS:
+        yield "where vLLM runs, agentspec must be installed too: its class drafts there"
+    elif method == "custom_class":
         yield f"{speculation.model} must be importable where vLLM runs, which calls it experimental"
     if method in NO_ASYNC and "no-async-scheduling" not in line.values:
         yield f"vLLM turns asynchronous scheduling off beside {method}"

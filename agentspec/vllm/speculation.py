@@ -43,6 +43,9 @@ KEYS = {
 }  # fmt: skip
 """Keys of the JSON that vLLM 0.32 takes from a person."""
 
+OURS = "agentspec.adapters.vllm_proposer.AgentSpecProposer"
+"""The class with which vLLM drafts as agentspec does."""
+
 _SUFFIX_DEPTH = 24
 
 

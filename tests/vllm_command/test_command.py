@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,18 @@ def test_options_of_ours_mean_what_vllms_do() -> None:
     assert json.loads(ours.stdout) == json.loads(theirs.stdout)
 
 
+def test_our_own_proposer_has_a_short_name() -> None:
+    told = json.loads(run("Qwen/Qwen3-32B", "--draft", "agentspec", "--json").stdout)
+    speculation = told["speculative_config"]
+    assert speculation["method"] == "custom_class"
+    assert any("agentspec must be installed too" in remark for remark in told["remarks"])
+    module, _, name = speculation["model"].rpartition(".")
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    assert f"class {name}" in Path(spec.origin).read_text()
+
+
 def test_another_vocabulary_can_be_allowed() -> None:
     pair = ["Qwen/Qwen2.5-72B-Instruct", "--draft", "Qwen/Qwen2.5-1.5B-Instruct"]
     refused = run(*pair)
@@ -258,3 +271,25 @@ def test_a_folder_that_makes_no_sense_is_an_error(tmp_path: Path) -> None:
     result = run(str(tmp_path), "--method", "ngram")
     assert result.exit_code == 1
     assert "config.json" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["python", "-m", "vllm.entrypoints.openai.api_server", "--model", "Qwen/Qwen3-32B"],
+        ["vllm", "serve", "Qwen/Qwen3-32B"],
+        ["OMP_NUM_THREADS=1", "vllm", "serve", "Qwen/Qwen3-32B"],
+    ],
+)
+def test_a_line_of_a_guide_may_be_pasted_as_it_stands(line: list[str]) -> None:
+    flags = [
+        "-tp", "2", "-q", "fp8", "-sc", '{"method": "ngram"}', "--host=0.0.0.0", "-O3",
+        "--served-model-name", "a", "b",
+    ]  # fmt: skip
+    told = json.loads(run(*line, *flags, "--json").stdout)
+    assert told["words"][:3] == ["vllm", "serve", "Qwen/Qwen3-32B"]
+    assert told["words"][5:] == [
+        "--tensor-parallel-size", "2", "--quantization", "fp8", "--host=0.0.0.0", "-O3",
+        "--served-model-name", "a", "b",
+    ]  # fmt: skip
+    assert told["speculative_config"]["method"] == "ngram"
