@@ -151,9 +151,14 @@ def main() -> None:
 
 
 def compare(
-    model: str, *, chosen: Mapping[str, dict[str, Any] | None], rounds: int, tokens: int
+    model: str,
+    *,
+    chosen: Mapping[str, dict[str, Any] | None],
+    rounds: int,
+    tokens: int,
+    uncounted: int = 1,
 ) -> dict[str, Any]:
-    """Answers of the chosen ways to all prompts, `rounds` times and once uncounted before."""
+    """Answers of the chosen ways to all prompts, in some rounds and in `uncounted` ones before."""
     from scripts.vllm_prompts import PROMPTS
 
     logs = Path(os.environ.get("TMPDIR", "/tmp"))
@@ -167,7 +172,7 @@ def compare(
         TOGETHER: [*PROMPTS.values()],
     }
     try:
-        for turn in range(rounds + 1):
+        for turn in range(1 - uncounted, rounds + 1):
             for number, (prompt, texts) in enumerate(prompts.items()):
                 names = [*workers]
                 at = (turn + number) % len(names)
@@ -176,7 +181,7 @@ def compare(
                     print(
                         f"round {turn}, {prompt}, {way}: {answer['seconds']:.1f} s", file=sys.stderr
                     )
-                    if turn:
+                    if turn > 0:
                         runs.append({"round": turn, "prompt": prompt, "way": way, **answer})
         gaps = {
             prompt: workers["plain"].ask(texts, tokens, logprobs=True)["gaps"]

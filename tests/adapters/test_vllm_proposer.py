@@ -469,9 +469,18 @@ def test_tools_are_found_in_a_text_whatever_stands_around_them() -> None:
     assert list(tools_in('{"name": "a", "arguments": {"parameters": 1}}')) == []
 
 
-def test_hostile_prompts_cost_little() -> None:
-    nested = '{"name":' * 100_000
+def test_hostile_prompts_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    decode = json.JSONDecoder.raw_decode
+
+    def count(self: json.JSONDecoder, text: str, at: int = 0) -> Any:
+        tried.append(at)
+        return decode(self, text, at)
+
+    monkeypatch.setattr(json.JSONDecoder, "raw_decode", count)
+    nested = '{"name":' * 10_000
     assert list(tools_in(nested)) == []
+    assert len(tried) <= 512
     assert list(tools_in('{"function": 3}{"type": {"function": []}}')) == []
 
 
@@ -581,10 +590,10 @@ class TestPrice:
 
     def test_what_was_learned_is_forgotten(self) -> None:
         price = self.after(lambda n: float(n), [1, 2, 3])
-        for _ in range(200):
-            for n in (1, 5, 9):
-                price.observe(n, 1.0, 2)
-        assert price.least() == 0.02
+        for _ in range(50):
+            for n in (1, 2, 3):
+                price.observe(n, 2.0, 2)
+        assert price.least() < 0.1
 
     def test_a_pause_of_the_machine_is_no_cost_of_a_row(self) -> None:
         price, usual = (self.after(lambda n: 1.0 + 0.1 * n, [1, 5, 9]) for _ in range(2))
