@@ -18,6 +18,7 @@ from agentspec.assistant.model import (
     WireMessage,
 )
 from agentspec.errors import AgentspecError, BackendError, CancelledError
+from agentspec.remote.account import Account, Entry
 from agentspec.remote.client import Client, shut, why
 from agentspec.remote.events import (
     MAX_ANSWER,
@@ -30,7 +31,8 @@ from agentspec.remote.events import (
     thinking_of,
 )
 from agentspec.remote.served import served
-from agentspec.wire import SpeculationStats, Usage
+from agentspec.remote.statistics import statistics_in
+from agentspec.wire import Usage
 
 _CHARS_PER_TOKEN = 3.6
 _DEFAULT_CONTEXT = 32_768
@@ -59,9 +61,12 @@ class HttpModel:
         self._key = key
         self.options = options
         self.name, self.n_ctx = name, n_ctx
+        kind = ""
         if not name or not n_ctx:
             found = served(self._client, name)
             self.name, self.n_ctx = found.name, n_ctx or found.n_ctx or _DEFAULT_CONTEXT
+            kind = found.kind
+        self._account = Account(self._client, counters=kind == "vllm")
 
     def answer(
         self,
@@ -71,7 +76,7 @@ class HttpModel:
         stop: Stop,
         max_tokens: int | None = None,
     ) -> Generator[Piece, None, None]:
-        """As `Model.answer`; sources are not told over this interface, statistics by some."""
+        """As `Model.answer`; sources are not told over this interface."""
         begun = time.perf_counter()
         body: dict[str, Any] = {
             **self.options,
@@ -86,6 +91,7 @@ class HttpModel:
             body["max_tokens"] = max_tokens
         if stop.is_set():
             raise CancelledError("cancelled before the request was sent")
+        entry = self._account.begin(self.name)
         with contextlib.ExitStack() as stack:
             connection = self._client.connect()
             stack.callback(connection.close)
@@ -98,7 +104,7 @@ class HttpModel:
                     connection, "POST", "/chat/completions", body, n_ctx=self.n_ctx
                 )
                 stack.callback(response.close)
-                yield from self._pieces(response, begun)
+                yield from self._pieces(response, begun, entry)
             except AgentspecError:
                 if stop.is_set():
                     raise CancelledError("the answer was cancelled") from None
@@ -135,17 +141,19 @@ class HttpModel:
         return int(len(text) / _CHARS_PER_TOKEN) + 1
 
     def _pieces(
-        self, response: http.client.HTTPResponse, begun: float
+        self, response: http.client.HTTPResponse, begun: float, entry: Entry
     ) -> Generator[Piece, None, None]:
         reason = ""
         usage = Usage()
-        speculation: SpeculationStats | None = None
+        last: dict[str, Any] = {}
         calls = Calls()
         for chunk in events(response, most=_MOST_ANSWER):
             if chunk.get("error"):
                 raise self._client.refused(response.status, chunk, n_ctx=self.n_ctx)
             for choice in map(object_of, list_of(chunk.get("choices"))):
                 delta = object_of(choice.get("delta"))
+                if delta:
+                    entry.text()
                 if thinking := thinking_of(delta):
                     yield ThinkingPiece(thinking)
                 if text := text_of(delta.get("content")):
@@ -154,9 +162,11 @@ class HttpModel:
                     yield CallPiece(part.index, part.id, part.name, part.arguments)
                 reason = text_of(choice.get("finish_reason")) or reason
             usage = model_of(Usage, chunk.get("usage")) or usage
-            speculation = model_of(SpeculationStats, chunk.get("speculation")) or speculation
+            last.update(statistics_in(chunk))
         if not reason:
             raise BackendError(f"{self.url} ended the answer before it was complete")
+        response.close()
+        speculation = self._account.end(entry, last, usage)
         yield Finished(reason, usage, speculation, time.perf_counter() - begun)
 
 

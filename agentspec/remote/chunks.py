@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentspec.errors import BackendError
+from agentspec.remote.account import Entry
 from agentspec.remote.events import (
     Calls,
     list_of,
@@ -17,6 +18,7 @@ from agentspec.remote.events import (
     text_of,
     thinking_of,
 )
+from agentspec.remote.statistics import statistics_in
 from agentspec.types import FinishReason
 from agentspec.wire import (
     Choice,
@@ -50,15 +52,13 @@ _FINISH: Mapping[str, FinishReason] = {
 class RemoteAnswer:
     """An answer as its events come: chunks in one shape, whatever the server's habits.
 
-    `last` is what the server said of usage and statistics, `first_at` when the first text came
-    (seconds of `time.perf_counter`).
+    `last` is what the server said of statistics beside its usage.
     """
 
     id: str = ""
     created: int = 0
     model: str = ""
     reason: str = ""
-    first_at: float | None = None
     usage: Usage | None = None
     last: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -71,7 +71,7 @@ class RemoteAnswer:
     def text(self) -> str:
         return "".join(self._text)
 
-    def chunks(self, found: Iterable[Mapping[str, Any]]) -> Iterator[Chunk]:
+    def chunks(self, found: Iterable[Mapping[str, Any]], entry: Entry) -> Iterator[Chunk]:
         """A chunk for each event that shows something, the reason at last.
 
         Raises ValueError for what is no chunk, BackendError for an answer that did not end.
@@ -89,14 +89,11 @@ class RemoteAnswer:
                 self._read_logprobs(choice.get("logprobs"))
                 shown = self._delta(delta)
                 if shown is not None:
-                    if self.first_at is None:
-                        self.first_at = time.perf_counter()
+                    entry.text()
                     yield self.chunk(shown, logprobs=self._new_logprobs())
                 self.reason = text_of(choice.get("finish_reason")) or self.reason
             self.usage = model_of(Usage, event.get("usage")) or self.usage
-            for name in ("speculation", "metrics", "timings"):
-                if isinstance(event.get(name), Mapping):
-                    self.last[name] = event[name]
+            self.last.update(statistics_in(event))
         yield self.chunk(ChoiceDelta(), finish=self._finish(), logprobs=self._new_logprobs())
 
     def chunk(

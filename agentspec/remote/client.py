@@ -43,7 +43,8 @@ class Client:
         self, url: str, *, key: str = "", connect: float = CONNECT, silence: float = SILENCE
     ) -> None:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        more = parts.username or parts.query or parts.fragment
+        if parts.scheme not in ("http", "https") or not parts.hostname or more:
             raise ConfigError(f"{url!r} is no base URL; it looks like http://localhost:8080/v1")
         try:
             self._port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -69,7 +70,7 @@ class Client:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=self._connect)
         try:
             connection.connect()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             connection.close()
             failed = BackendError(
                 f"no server answers at {self.url} ({why(error)}); start it or change the base URL"

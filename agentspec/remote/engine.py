@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import os
 import threading
-import time
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, aclosing, closing
 from dataclasses import replace
@@ -22,6 +21,7 @@ from agentspec.errors import (
     EngineClosedError,
     InvalidRequestError,
 )
+from agentspec.remote.account import Account
 from agentspec.remote.body import body_of
 from agentspec.remote.chunks import RemoteAnswer, Whole
 from agentspec.remote.client import (
@@ -32,12 +32,10 @@ from agentspec.remote.client import (
     shut,
     why,
 )
-from agentspec.remote.counters import Watch
 from agentspec.remote.events import events, object_of, parsed
 from agentspec.remote.gate import Gate
 from agentspec.remote.retry import Retries
 from agentspec.remote.served import KINDS, Served, served
-from agentspec.remote.statistics import speculation_of, told
 from agentspec.request import Request, parse_request
 from agentspec.visible import one_line
 from agentspec.wire import Chunk, Completion
@@ -93,8 +91,8 @@ class RemoteEngine:
         self._retries = Retries(max_retries, retry_seconds)
         self._gate = Gate(max_requests)
         self._extra = dict(extra_body or {})
-        self._watch = Watch(self._client) if metrics else None
-        self._told = False
+        self._metrics = metrics
+        self._accounts: dict[str, Account] = {}
         self._served: Served | None = None
         self._looking = threading.Lock()
         self._running: set[Stop] = set()
@@ -250,25 +248,14 @@ class RemoteEngine:
             try:
                 self._check_open()
                 stack.enter_context(self._gate.entered(stop))
-                watch = self._watch if found.kind == "vllm" and not self._told else None
-                before = watch.now(found.name) if watch is not None else None
-                begun = time.perf_counter()
+                account = self._account(found)
+                entry = account.begin(found.name)
                 response = self._retries.run(
                     lambda: self._send(body, found.n_ctx, stop, stack), stop
                 )
-                yield from answer.chunks(self._checked(response, found.n_ctx))
-                ended = time.perf_counter()
+                yield from answer.chunks(self._checked(response, found.n_ctx), entry)
                 response.close()
-                stats = speculation_of(
-                    answer.last,
-                    answer.usage,
-                    first=(answer.first_at or ended) - begun,
-                    whole=ended - begun,
-                )
-                if told(answer.last):
-                    self._told = True
-                elif not (stats.drafted or (watch and watch.fill(stats, found.name, before))):
-                    stats.notes.append("what was drafted is not known: the server does not say")
+                stats = account.end(entry, answer.last, answer.usage)
                 stats.notes = [*notes, *stats.notes]
                 stack.close()  # whoever leaves the last chunk there holds up no other request
                 yield answer.end(stats)
@@ -277,6 +264,13 @@ class RemoteEngine:
                 if failed is error:
                     raise
                 raise failed from error
+
+    def _account(self, found: Served) -> Account:
+        with self._guard:
+            return self._accounts.setdefault(
+                found.kind,
+                Account(self._client, counters=self._metrics and found.kind == "vllm"),
+            )
 
     def _send(
         self, body: Mapping[str, Any], n_ctx: int, stop: Stop, stack: ExitStack

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from agentspec.aio import Stop
 from agentspec.errors import BackendError, CancelledError
 
 _T = TypeVar("_T")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Retries:
                 wait = self.wait(n, error.retry_after)
                 if n == self.most or time.monotonic() + wait > end:
                     raise
+                _log.info("%s; asked again in %.1f s", error, wait)
             if stop.wait(wait):
                 raise CancelledError("cancelled while the server was not answering")
         raise AssertionError("the last try returns or raises")

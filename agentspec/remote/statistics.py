@@ -45,6 +45,12 @@ class _Timings(WireModel):
     draft_n_accepted: int = 0
 
 
+def statistics_in(event: Mapping[str, Any]) -> dict[str, Any]:
+    """What an event says of statistics beside its usage."""
+    names = ("speculation", "metrics", "timings")
+    return {name: event[name] for name in names if isinstance(event.get(name), Mapping)}
+
+
 def told(last: Mapping[str, Any]) -> bool:
     """Whether the answer itself says what speculation did."""
     metrics = model_of(_Metrics, last.get("metrics"))

@@ -21,6 +21,7 @@ from agentspec.errors import (
 )
 from agentspec.remote.client import Client
 from agentspec.remote.engine import RemoteEngine
+from agentspec.remote.retry import Retries
 from tests.remote.conftest import Fake, Reply
 from tests.server.conftest import HI, Running, serve
 
@@ -106,9 +107,14 @@ def test_the_key_goes_to_this_host_alone_and_nowhere_else(
     engine = remote(api_key="sk-secret")
     engine.complete(HI)
     assert set(fake.keys) == {"Bearer sk-secret"}
-    fake.replies = [Reply(status=307, Location="http://example.invalid/v1/chat/completions")]
+    fake.replies = [
+        Reply(status=503),
+        Reply(status=307, Location="http://example.invalid/v1/chat/completions"),
+    ]
+    engine._retries = Retries(1, first=0.01)
     with pytest.raises(ConfigError, match="redirects") as caught:
         engine.complete(HI)
+    assert "503" in caplog.text
     seen = caplog.text + repr(engine) + repr(vars(engine)) + str(caught.value)
     assert "sk-secret" not in seen
     for key in ("a\nb", "a\r\nX: y", "schlüssel", "tab\t"):
@@ -188,7 +194,16 @@ def test_refusals(
 
 @pytest.mark.parametrize(
     "url",
-    ["localhost:1", "ftp://x/v1", "http://", "http://u:p@x/v1", "http://x:99999/v1", "file:///x"],
+    [
+        "localhost:1",
+        "ftp://x/v1",
+        "http://",
+        "http://u:p@x/v1",
+        "http://x:99999/v1",
+        "file:///x",
+        "http://x/v1?key=1",
+        "http://x/v1#a",
+    ],
 )
 def test_urls_that_are_none(url: str) -> None:
     with pytest.raises(ConfigError):
@@ -203,6 +218,11 @@ def test_urls_that_are_none(url: str) -> None:
 def test_settings_that_are_wrong(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
         Engine.remote("http://localhost:1/v1", **settings)
+
+
+def test_a_host_that_is_no_name() -> None:
+    with pytest.raises(BackendError, match="no server answers"):
+        Engine.remote("http://a..b/v1", "m").complete(HI)
 
 
 def test_what_lies_beside_the_base_url() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,9 @@ def shown(chunks: Any) -> list[Any]:
         (TEXT, {}),
         ("<think>", {"max_tokens": 4, "logprobs": True, "top_logprobs": 2}),
         ("abc END def", {"stop": "END", "speculation": False}),
+        ("no call", {"tools": [TOOL], "tool_choice": "required", "max_tokens": 60}),
+        ("no JSON", {"response_format": {"type": "json_object"}, "max_tokens": 30}),
+        ("x", {"temperature": 1.0, "seed": 7, "max_tokens": 20, "top_k": 5, "min_p": 0.1}),
     ],
 )
 def test_a_stream_is_that_of_the_engine_in_the_process(
@@ -48,6 +52,15 @@ def test_a_stream_is_that_of_the_engine_in_the_process(
         found = list(engine.stream(HI, **options))
         assert shown(found) == shown(wanted)
         answer = engine.complete(HI, **options)
+
+        async def main() -> tuple[Any, list[Any]]:
+            chunks = [chunk async for chunk in engine.astream(HI, **options)]
+            return await engine.acomplete(HI, **options), chunks
+
+        again, chunks = asyncio.run(main())
+        # all but the usage, for the prompt is known by now
+        assert shown(chunks)[:-1] == shown(wanted)[:-1]
+        assert again.text == answer.text
     assert (answer.text, answer.choices[0].finish_reason) == (
         whole.text,
         whole.choices[0].finish_reason,

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from agentspec.aio import Stop
 from agentspec.api import Engine
+from agentspec.assistant.http_model import HttpModel
+from agentspec.assistant.model import Finished
 from agentspec.remote.counters import Counters, counters_of
 from agentspec.remote.engine import RemoteEngine
 from agentspec.wire import SpeculationStats
@@ -139,6 +142,15 @@ def test_of_the_counters_of_vllm(fake: Fake, remote: Remote) -> None:
     assert (found.accepted_per_position, found.passes) == ([2, 2, 1], 5)
     assert "wrong where others used it" in " ".join(found.notes)
     assert fake.paths.count("/metrics") == 2
+
+
+def test_the_assistants_model_reads_the_same(fake: Fake) -> None:
+    fake.metrics = [metrics(0, 0, 0, 0, {}), metrics(3, 10, 5, 10, {0: 2})]
+    fake.say(delta(content="hi"), STOP, {"choices": [], "usage": USAGE})
+    *_, last = HttpModel(fake.url).answer(HI, [], stop=Stop())
+    assert isinstance(last, Finished)
+    assert last.speculation is not None
+    assert (last.speculation.accepted, last.speculation.passes) == (5, 5)
 
 
 def test_counters_that_others_moved_too_are_nobodys(fake: Fake, remote: Remote) -> None:

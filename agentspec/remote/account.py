@@ -1,0 +1,66 @@
+"""The statistics of one server's answers, wherever it tells them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from agentspec.remote.client import Client
+from agentspec.remote.counters import Counters, Watch
+from agentspec.remote.statistics import speculation_of, told
+from agentspec.wire import SpeculationStats, Usage
+
+
+class Entry:
+    """One answer: when it began, when its first text came, and the counters before it."""
+
+    def __init__(self, model: str, before: Counters | None = None) -> None:
+        self.model = model
+        self.before = before
+        self._begun = time.perf_counter()
+        self._first: float | None = None
+
+    def text(self) -> None:
+        """Text came."""
+        if self._first is None:
+            self._first = self.whole
+
+    @property
+    def first(self) -> float:
+        """Seconds to the first text."""
+        return self._first if self._first is not None else self.whole
+
+    @property
+    def whole(self) -> float:
+        """Seconds up to now."""
+        return time.perf_counter() - self._begun
+
+
+class Account:
+    """What the answers of a server say of speculation, else, with `counters`, its counters.
+
+    Once an answer said it, the counters of that server are not asked for again.
+    """
+
+    def __init__(self, client: Client, *, counters: bool) -> None:
+        self._watch = Watch(client) if counters else None
+        self._told = False
+
+    def begin(self, model: str) -> Entry:
+        """The entry of an answer that is about to be asked for."""
+        if self._watch is None or self._told:
+            return Entry(model)
+        return Entry(model, self._watch.now(model))
+
+    def end(self, entry: Entry, last: Mapping[str, Any], usage: Usage | None) -> SpeculationStats:
+        """The statistics of an answer that has ended; its server said `last` beside its usage."""
+        stats = speculation_of(last, usage, first=entry.first, whole=entry.whole)
+        if told(last):
+            self._told = True
+        elif not stats.drafted and not self._counted(stats, entry):
+            stats.notes.append("what was drafted is not known: the server does not say")
+        return stats
+
+    def _counted(self, stats: SpeculationStats, entry: Entry) -> bool:
+        return self._watch is not None and self._watch.fill(stats, entry.model, entry.before)
