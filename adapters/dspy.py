@@ -1,0 +1,261 @@
+"""DSPy: `agentspec_lm` makes a `dspy.LM` over a local engine or a server, without LiteLLM."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from contextlib import aclosing, closing, contextmanager
+from typing import Any, cast
+
+from agentspec import errors
+from agentspec.adapters import translate
+from agentspec.adapters.source import Answers, Source
+from agentspec.wire import Chunk, Usage
+
+try:
+    import dspy
+    from dspy import lm15
+except ImportError as error:
+    raise errors.MissingExtraError("dspy", "dspy") from error
+
+_SAMPLING = (
+    "max_tokens", "temperature", "top_p", "top_k", "seed", "frequency_penalty", "presence_penalty",
+)  # fmt: skip
+_OTHERS = ("stop", "logprobs", "response_format", "tools", "tool_choice", "parallel_tool_calls")
+_FINISH = {"tool_calls": "tool_call"}
+
+
+def agentspec_lm(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    engine: Answers | None = None,
+    base_url: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    request: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> dspy.LM:
+    """`dspy.configure(lm=agentspec_lm("qwen2.5-coder-1.5b"))`.
+
+    `model` is a catalog name or the path of a model, loaded with `settings` at the first answer;
+    `engine` an engine that stays the giver's; `base_url` a server. `options` are those of
+    `dspy.LM`; DSPy passes on no others, so what `agentspec.complete` knows besides (`speculation`,
+    `context`, `min_p`, …) is given as `request`, or in the extensions of a Request's Config.
+    `lm.engine.close()` frees what was opened. Errors are DSPy's; nothing is tried again unless
+    `num_retries` says so.
+    """
+    source = Source(model, engine=engine, base_url=base_url, **(settings or {}))
+    return dspy.LM(
+        f"agentspec/{source.name}",
+        engine=AgentSpecEngine(source, request or {}),
+        async_engine=AsyncAgentSpecEngine(source, request or {}),
+        **{"num_retries": 0, **options},
+    )
+
+
+class _Shared:
+    """What both engines have, and what DSPy's adapters may use."""
+
+    supports_function_calling = True
+    supports_response_schema = True
+    supported_params = frozenset({*_SAMPLING, *_OTHERS})
+
+    def __init__(self, source: Source, options: Mapping[str, Any]) -> None:
+        self._source = source
+        self._options = options
+
+    def _asked(self, request: lm15.Request) -> dict[str, Any]:
+        return {**_asked(request), **self._options, **(request.config.extensions or {})}
+
+
+class AgentSpecEngine(_Shared):
+    """DSPy's `engine`: one request is one answer. Raises errors of `dspy.lm15`."""
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        with _as_lm15():
+            answer = self._source.engine().complete(**self._asked(request))
+        return lm15.response_from_openai_chat(answer.model_dump(), model=request.model)
+
+    def stream(self, request: lm15.Request) -> Iterator[Any]:
+        """The same answer in events; closing the generator stops the engine."""
+        events = _Events(request.model)
+        with _as_lm15():
+            chunks = self._source.engine().stream(**self._asked(request))
+            with closing(cast("Generator[Chunk, None, None]", chunks)):
+                for chunk in chunks:
+                    yield from events.of(chunk)
+        yield events.end()
+
+    def close(self) -> None:
+        """Free the engine, unless it was given; the next answer opens it again."""
+        self._source.close()
+
+
+class AsyncAgentSpecEngine(_Shared):
+    """The same for asyncio; cancelling a task stops the engine."""
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        with _as_lm15():
+            engine = await self._source.aengine()
+            answer = await engine.acomplete(**self._asked(request))
+        return lm15.response_from_openai_chat(answer.model_dump(), model=request.model)
+
+    async def stream(self, request: lm15.Request) -> AsyncGenerator[Any, None]:
+        events = _Events(request.model)
+        with _as_lm15():
+            engine = await self._source.aengine()
+            chunks = engine.astream(**self._asked(request))
+            async with aclosing(cast("AsyncGenerator[Chunk, None]", chunks)):
+                async for chunk in chunks:
+                    for event in events.of(chunk):
+                        yield event
+        yield events.end()
+
+    async def aclose(self) -> None:
+        self._source.close()
+
+
+class _Events:
+    """lm15's events of one answer's chunks."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._begun = False
+        self._finish = "stop"
+        self._usage: Usage = Usage()
+        self._statistics: dict[str, Any] | None = None
+
+    def of(self, chunk: Chunk) -> Iterator[Any]:
+        if not self._begun:
+            self._begun = True
+            yield lm15.StreamStartEvent(id=chunk.id, model=self._model)
+        self._usage = chunk.usage or self._usage
+        if chunk.speculation is not None:
+            self._statistics = {"speculation": chunk.speculation.model_dump()}
+        for choice in chunk.choices:
+            self._finish = choice.finish_reason or self._finish
+            delta = choice.delta
+            if delta.reasoning_content:
+                yield lm15.StreamDeltaEvent(lm15.ThinkingDelta(delta.reasoning_content))
+            if delta.content:
+                yield lm15.StreamDeltaEvent(lm15.TextDelta(delta.content))
+            for call in delta.tool_calls or ():
+                function = call.function
+                text, name = (function.arguments, function.name) if function else (None, None)
+                piece = lm15.ToolCallDelta(text or "", part_index=call.index, id=call.id, name=name)
+                yield lm15.StreamDeltaEvent(piece)
+
+    def end(self) -> lm15.StreamEndEvent:
+        usage = lm15.Usage(
+            input_tokens=self._usage.prompt_tokens,
+            output_tokens=self._usage.completion_tokens,
+            cache_read_tokens=self._usage.prompt_tokens_details.cached_tokens,
+            reasoning_tokens=self._usage.completion_tokens_details.reasoning_tokens,
+        )
+        finish = _FINISH.get(self._finish, self._finish)
+        return lm15.StreamEndEvent(finish, usage=usage, provider_data=self._statistics)
+
+
+def _asked(request: lm15.Request) -> dict[str, Any]:
+    """The request as options of `complete`."""
+    config = request.config
+    asked: dict[str, Any] = {
+        **{name: getattr(config, name) for name in _SAMPLING},
+        "messages": [*_system(request.system), *_messages(request.messages)],
+        "tools": [_tool(tool) for tool in request.tools],
+        "stop": list(config.stop),
+        "response_format": _format(config.response_format),
+        "logprobs": None if config.logprobs is None else True,
+        "top_logprobs": config.logprobs or None,
+        **_choice(config.tool_choice),
+    }
+    return {name: value for name, value in asked.items() if value not in (None, [])}
+
+
+def _system(system: Any) -> list[dict[str, Any]]:
+    if system is None:
+        return []
+    text = system if isinstance(system, str) else _text(system)
+    return [translate.message("system", text)]
+
+
+def _messages(messages: tuple[lm15.Message, ...]) -> Iterator[dict[str, Any]]:
+    for message in messages:
+        parts = message.parts
+        if message.role == "tool":
+            for result in parts:
+                yield translate.message("tool", _text(result.content), call_id=result.id)
+            continue
+        calls = [part for part in parts if part.type == "tool_call"]
+        thought = [part.text for part in parts if part.type == "thinking"]
+        said = [part for part in parts if part.type not in ("tool_call", "thinking")]
+        made = translate.message(
+            message.role,
+            _text(said),
+            calls=[translate.call(call.id, call.name, call.input) for call in calls],
+        )
+        if thought:
+            made["reasoning_content"] = "".join(thought)
+        yield made
+
+
+def _text(parts: Any) -> str:
+    texts = []
+    for part in parts:
+        if part.type == "data":
+            texts.append(json.dumps(part.value, ensure_ascii=False))
+        elif part.type in ("text", "refusal", "citation"):
+            texts.append(part.text or "")
+        else:
+            raise errors.UnsupportedError(f"a part of type {part.type}: the model reads only text")
+    return "".join(texts)
+
+
+def _tool(tool: Any) -> dict[str, Any]:
+    if tool.type != "function":
+        raise errors.UnsupportedError(f"the tool {tool.name} is a provider's own; none is here")
+    return translate.tool(tool.name, tool.description, tool.parameters)
+
+
+def _choice(choice: Any) -> dict[str, Any]:
+    if choice is None:
+        return {}
+    wanted: Any = choice.mode
+    if choice.allowed:
+        if len(choice.allowed) > 1 or wanted != "required":
+            raise errors.UnsupportedError("tool_choice may name one tool, which is called then")
+        wanted = {"type": "function", "function": {"name": choice.allowed[0]}}
+    return {"tool_choice": wanted, "parallel_tool_calls": choice.parallel}
+
+
+def _format(given: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if given is None or given["type"] != "json_schema":
+        return None if given is None else dict(given)
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": "answer"} | {k: v for k, v in given.items() if k != "type"},
+    }
+
+
+@contextmanager
+def _as_lm15() -> Iterator[None]:
+    """Failures of the engine as those that DSPy makes its own of."""
+    try:
+        yield
+    except errors.AgentspecError as error:
+        raise _KINDS[_kind(error)](str(error), provider="agentspec") from error
+
+
+_KINDS: dict[type[errors.AgentspecError], type[Exception]] = {
+    errors.ContextOverflowError: lm15.ContextLengthError,
+    errors.UnsupportedError: lm15.UnsupportedFeatureError,
+    errors.RequestError: lm15.InvalidRequestError,
+    errors.ConfigError: lm15.ConfigurationError,
+    errors.ModelError: lm15.ConfigurationError,
+    errors.BackendError: lm15.ServerError,
+    errors.AgentspecError: lm15.ProviderError,
+}
+
+
+def _kind(error: errors.AgentspecError) -> type[errors.AgentspecError]:
+    return next(kind for kind in type(error).__mro__ if kind in _KINDS)

@@ -1,0 +1,33 @@
+"""A DSPy program that calls a tool: python examples/dspy_program.py [QUESTION]"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import dspy
+
+from agentspec.adapters.dspy import agentspec_lm
+
+
+def count_lines(path: str) -> int:
+    """Count the lines of a file."""
+    return len(Path(path).read_text("utf-8").splitlines())
+
+
+def main(question: str = "How many lines does README.md have?", lm: Any = None) -> None:
+    """`lm` is one that was made already, else the configured model is loaded."""
+    answering = lm or agentspec_lm(max_tokens=512)
+    try:
+        with dspy.context(lm=answering, track_usage=True):
+            program = dspy.ReAct("question -> lines: int", tools=[count_lines], max_iters=4)
+            found = program(question=question)
+    finally:
+        answering.engine.close()
+    (used,) = found.get_lm_usage().values()
+    print(f"{found.lines} lines, said in {used['completion_tokens']} tokens")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
