@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from agentspec.cli import _options
 from agentspec.cli._options import StepBar
 
 
@@ -16,7 +15,7 @@ def said(
 ) -> list[str]:
     """The lines of a bar whose steps take so long each."""
     now = 0.0
-    monkeypatch.setattr(_options.time, "monotonic", lambda: now)
+    monkeypatch.setattr("agentspec.cli._options.time.monotonic", lambda: now)
     bar = StepBar("bench")
     for done, took in enumerate(seconds, 1):
         now += took
@@ -48,7 +47,7 @@ def test_steps_that_come_in_heaps(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(_options.time, "monotonic", lambda: now)
+    monkeypatch.setattr("agentspec.cli._options.time.monotonic", lambda: now)
     bar = StepBar("train")
     # it goes on at half of its way, and says some steps twice
     for done in (500, 500, 500, 600, 600, 1000):
