@@ -36,12 +36,13 @@ class Snippets:
         self.written = list(turn.tokens[-8:])
 
     def propose(self, max_tokens: int) -> Draft:
-        for length in range(min(8, len(self.written)), 1, -1):
+        for length in range(min(8, len(self.written)), 3, -1):
             tail = self.written[-length:]
             for at in range(len(self.known) - length):
                 if self.known[at : at + length] == tail:
                     run = self.known[at + length : at + length + max_tokens]
-                    return Draft.chain(run, self.name, Evidence(match_length=length))
+                    sure = Evidence(length, confidence=(0.9,) * len(run))
+                    return Draft.chain(run, self.name, sure)
         return EMPTY_DRAFT
 
     def observe(self, accepted: Sequence[int], verdict: Verdict) -> None:
@@ -51,7 +52,7 @@ class Snippets:
 
 
 def main(model: str = "qwen2.5-coder-1.5b") -> None:
-    task = "Write the first two paragraphs of the MIT licence after the copyright line."
+    task = "Quote the MIT License word for word, beginning with 'Permission is hereby granted'."
     with Engine.load(model, proposers=[Snippets]) as engine:
         answer = engine.complete([{"role": "user", "content": task}], max_tokens=200)
     print(answer.text)

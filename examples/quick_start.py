@@ -11,7 +11,7 @@ FILE = Path(__file__).parent / "inventory" / "inventory" / "stock.py"
 
 
 def main(model: str = "qwen2.5-coder-1.5b") -> None:
-    task = f"Rename `pieces` to `stored`. Answer with the whole file.\n\n{FILE.read_text('utf-8')}"
+    task = f"Rename the class to Shelf. Answer with the whole file.\n\n{FILE.read_text('utf-8')}"
     with Engine.load(model) as engine:
         for chunk in engine.stream([{"role": "user", "content": task}], max_tokens=400):
             for choice in chunk.choices:

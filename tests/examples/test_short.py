@@ -50,7 +50,7 @@ def engine_for(chat: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list
 
 def test_quick_start(engine_for: Any, capsys: pytest.CaptureFixture[str]) -> None:
     module = example("quick_start")
-    edited = module.FILE.read_text("utf-8").replace("pieces", "stored")[:350]
+    edited = module.FILE.read_text("utf-8").replace("Stock", "Shelf")[:350]
     asked = engine_for(edited)
     module.main("some-model")
     assert asked == ["some-model"]
@@ -250,6 +250,6 @@ def test_quick_start_with_a_real_model(
     weights("smollm2-135m")
     example("quick_start").main("smollm2-135m")
     out = capsys.readouterr().out
-    assert "class Stock" in out
+    assert "class S" in out
     words = out.rsplit("\n", 2)[-2].split()
     assert int(words[0]) > int(words[3]) > 0
