@@ -150,9 +150,6 @@ def _setup(line: Line, server: Server) -> Setup:
     for start, each in _KV_STARTS.items():
         if kind.startswith(start):
             kv = each
-    each_weight = _LOADED_BYTES.get(line.values.get("quantization", ""))
-    if dtype == "float32":
-        each_weight = 4.0
     utilization = line.values.get("gpu-memory-utilization", str(UTILIZATION))
     try:
         share = float(utilization)
@@ -169,7 +166,8 @@ def _setup(line: Line, server: Server) -> Setup:
         pp=server.pp,
         utilization=share,
         kv_bytes=kv,
-        bytes_per_weight=each_weight,
+        value_bytes=4.0 if dtype == "float32" else 2.0,
+        bytes_per_weight=_LOADED_BYTES.get(line.values.get("quantization", "")),
         batch=server.batch,
         requests=server.requests,
         k=server.speculation.tokens,
@@ -262,5 +260,5 @@ def _remarks(
         yield f"what is known of {' and '.join(names)} comes from {source}"
     if draft_missing:
         yield f"nothing is known of {speculation.model}, so it is not counted: {draft_missing}"
-    if "--per-request-spec-decode-metrics" not in " ".join(line.passed):
+    if "--per-request-spec-decode-metrics" not in " ".join(line.passed).replace("_", "-"):
         yield "--per-request-spec-decode-metrics summary makes every answer tell its acceptance"

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from agentspec.errors import DownloadError, MissingExtraError
-from agentspec.models.hub import one_line
+from agentspec.models.hub import METADATA_SECONDS, one_line
 from agentspec.models.snapshot import PREFIX
 from agentspec.vllm.facts import ModelFacts
 from agentspec.vllm.folder import read_config, read_folder, read_json
@@ -46,7 +46,9 @@ def _from_hub(repo: str, revision: str | None) -> ModelFacts:
     except ImportError as error:
         raise MissingExtraError("huggingface_hub", "hub") from error
     try:
-        path = Path(hf_hub_download(repo, "config.json", revision=revision))
+        path = Path(
+            hf_hub_download(repo, "config.json", revision=revision, etag_timeout=METADATA_SECONDS)
+        )
     except Exception as error:  # whatever its HTTP library raises, which depends on its version
         raise DownloadError(f"Hugging Face ({repo}): {one_line(error)}") from error
     try:

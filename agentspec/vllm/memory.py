@@ -26,16 +26,17 @@ _SAMPLED = 6  # bytes of a logit: as computed, and as 32 bits
 class Setup:
     """What memory depends on beside the models.
 
-    `kv_bytes` are those of one value in the cache, `context` and `batch` count tokens, `requests`
-    run at once, `k` tokens are drafted for each.
+    `kv_bytes` are those of one value in the cache, `value_bytes` of one that is not quantised, and
+    `bytes_per_weight` of one that is while it is loaded. `batch` counts tokens, `requests` run at
+    once, `k` tokens are drafted for each.
     """
 
     tp: int = 1
     pp: int = 1
     utilization: float = UTILIZATION
     kv_bytes: float = 2.0
+    value_bytes: float = 2.0
     bytes_per_weight: float | None = None
-    context: int = 0
     batch: int = 2048
     requests: int = 256
     k: int = 0
@@ -166,30 +167,28 @@ def batch_defaults(gpu: int | None) -> tuple[int, int]:
 
 
 def _weights(model: ModelFacts, setup: Setup, layers: int, *, first: bool, last: bool) -> int:
-    each = setup.bytes_per_weight or model.bytes_per_weight
+    quantised = model.bytes_per_weight < 2.0
+    each = setup.bytes_per_weight or (model.bytes_per_weight if quantised else setup.value_bytes)
     if not model.plain and model.loaded is not None:
         # nobody has counted the parts of such a model: they are taken to divide evenly
         part = layers / max(model.layers, 1) / setup.tp
         return int(model.loaded * part * each / model.bytes_per_weight)
     split = model.split()
-    kv_shares = max(1, model.kv_heads // setup.tp) / max(model.kv_heads, 1)
-    layer = (split["attention"] + split["feed_forward"]) / setup.tp
-    layer += split["keys"] * kv_shares
-    # embeddings and norms stay in 16 bits whatever the layers are quantised to
+    kv_share = max(1, model.kv_heads // setup.tp) / max(model.kv_heads, 1)
+    layer = (split["attention"] + split["feed_forward"]) / setup.tp + split["keys"] * kv_share
+    # embeddings and norms are not quantised
     small = layers * model.whole() + (model.hidden if last else 0)
     rows = int(first) + int(last) - (1 if model.tied and first and last else 0)
-    counted = layers * layer * each + 2 * (small + rows * model.embedding() / setup.tp)
-    return int(counted * _correction(model, each))
+    others = small + rows * model.embedding() / setup.tp
+    counted = layers * layer * each + others * setup.value_bytes
+    return int(counted * (1.0 if setup.bytes_per_weight else _correction(model)))
 
 
-def _correction(model: ModelFacts, each: float) -> float:
-    """What the files say against what the shape says, where both are known."""
-    if model.loaded is None or each != model.bytes_per_weight:
-        return 1.0
-    layers = model.layers * sum(model.split().values()) * each
-    rest = model.n_weights() - model.layers * sum(model.split().values())
-    counted = layers + 2 * rest
-    return model.loaded / counted if counted else 1.0
+def _correction(model: ModelFacts) -> float:
+    """What the files say against what the shape says, 1 where there are no files."""
+    layers = model.layers * sum(model.split().values())
+    counted = layers * model.bytes_per_weight + 2 * (model.n_weights() - layers)
+    return model.loaded / counted if model.loaded is not None and counted else 1.0
 
 
 def _draft_weights(draft: ModelFacts | None, setup: Setup) -> int:
@@ -197,8 +196,8 @@ def _draft_weights(draft: ModelFacts | None, setup: Setup) -> int:
         return 0
     if draft.loaded is not None and not (draft.plain and draft.layers > 1):
         # heads: their few layers are divided, how evenly is nobody's promise
-        return draft.loaded // setup.tp
-    alone = Setup(tp=setup.tp)
+        return int(draft.loaded / setup.tp * setup.value_bytes / 2)
+    alone = Setup(tp=setup.tp, value_bytes=setup.value_bytes)
     return _weights(draft, alone, draft.layers, first=True, last=True)
 
 

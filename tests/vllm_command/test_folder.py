@@ -191,7 +191,10 @@ def test_a_model_of_the_hub_is_asked_for_its_configuration_alone(
     path = folder("m")
     asked: list[tuple[str, str, str | None]] = []
 
-    def download(repo: str, filename: str, revision: str | None = None) -> str:
+    def download(
+        repo: str, filename: str, revision: str | None = None, etag_timeout: float = 0.0
+    ) -> str:
+        assert etag_timeout < 10
         asked.append((repo, filename, revision))
         return str(path / filename)
 

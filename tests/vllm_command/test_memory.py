@@ -142,6 +142,14 @@ def test_quantised_layers_leave_the_embedding_in_16_bits() -> None:
     assert whole.weights - half.weights == layers
 
 
+def test_32_bits_double_everything() -> None:
+    (half,), (whole,) = held(draft=SMALL).stages, held(draft=SMALL, value_bytes=4.0).stages
+    assert whole.weights == 2 * half.weights
+    assert whole.draft == 2 * half.draft
+    read = replace(LLAMA, loaded=2 * LLAMA.n_weights())
+    assert held(read, value_bytes=4.0).stages[0].weights == 4 * LLAMA.n_weights()
+
+
 def test_windows_bound_what_a_request_keeps() -> None:
     seen = replace(LLAMA, window=1024, windowed=40)
     made = held(seen, batch=2048)

@@ -7,6 +7,9 @@ must be what is said here.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -243,3 +246,40 @@ def test_the_folders_are_what_both_read(models: dict[str, str]) -> None:
     assert config.model_config.get_total_num_kv_heads() == target.kv_heads
     assert config.model_config.max_model_len == target.longest
     assert Path(made.words[2]).is_dir()
+
+
+CACHE = """
+import json, sys
+if __name__ == "__main__":
+    from vllm import LLM
+    model, speculation = sys.argv[1], json.loads(sys.argv[2])
+    llm = LLM(
+        model=model, speculative_config=speculation, load_format="dummy", dtype="float32",
+        skip_tokenizer_init=True, enforce_eager=True, max_model_len=512, max_num_seqs=8,
+    )
+    cache = llm.llm_engine.vllm_config.cache_config
+    print("blocks", cache.num_gpu_blocks, cache.block_size)
+"""
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("draft", ["", "{draft}"])
+def test_a_token_takes_the_cache_that_was_counted(
+    models: dict[str, str], tmp_path: Path, draft: str
+) -> None:
+    """A gibibyte holds as many blocks as `kv` and `draft_kv` say, target and draft model."""
+    how = ["--spec-model", draft.format(**models)] if draft else ["--spec-method", "ngram"]
+    made = compose(read_line([models["target"], *how, "--dtype", "float32"]))
+    assert made.budget is not None
+    (stage,) = made.budget.stages
+    script = tmp_path / "cache.py"
+    script.write_text(CACHE)
+    done = subprocess.run(
+        [sys.executable, str(script), models["target"], made.speculation.json()],
+        capture_output=True, text=True, timeout=3000,
+        env={**os.environ, "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "ERROR"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = [line.split() for line in done.stdout.splitlines() if line.startswith("blocks")]
+    blocks, size = int(told[0][1]), int(told[0][2])
+    assert blocks == int((1 << 30) / (size * (stage.kv + stage.draft_kv)))
