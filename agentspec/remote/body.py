@@ -80,7 +80,7 @@ def body_of(request: Request, kind: str, model: str) -> tuple[dict[str, Any], li
         name = _name(kind, "stop_token_ids", dialect.stop_token_ids)
         body[name] = sorted(request.stop_token_ids)
     if request.response_format is not None:
-        body["response_format"] = dict(request.response_format)
+        body["response_format"] = _form(request.response_format)
     if request.grammar is not None:
         name = _name(kind, "grammar", dialect.grammar)
         body[name] = {"grammar": request.grammar} if kind == "vllm" else request.grammar
@@ -98,6 +98,13 @@ def _name(kind: str, option: str, name: str) -> str:
 
 def _server(kind: str) -> str:
     return f"a server of {kind}" if kind else "a server of a kind that is not known"
+
+
+def _form(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """A response format; schemas have a name, which OpenAI and vLLM insist on."""
+    if asked["type"] != "json_schema":
+        return dict(asked)
+    return {**asked, "json_schema": {"name": "answer", **asked["json_schema"]}}
 
 
 def _sent(message: Message, dialect: Dialect, notes: list[str]) -> dict[str, Any]:

@@ -159,6 +159,18 @@ def test_messages_as_they_are() -> None:
     assert "cch=" in notes("vllm", messages, normalise=["cch"])
 
 
+def test_every_schema_has_a_name() -> None:
+    form: dict[str, Any] = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
+    assert body("vllm", response_format=form)["response_format"]["json_schema"] == {
+        "name": "answer",
+        "schema": {"type": "object"},
+    }
+    assert body("vllm", response_format={"type": "json_object"})["response_format"] == {
+        "type": "json_object"
+    }
+    assert "response_format" not in body("vllm", response_format={"type": "text"})
+
+
 def test_no_tools_no_choice() -> None:
     assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(body("vllm"))
     found = body("vllm", tools=[TOOL], tool_choice="none")
