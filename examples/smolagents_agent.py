@@ -10,7 +10,6 @@ from smolagents import ToolCallingAgent, tool
 from agentspec.adapters.smolagents import AgentSpecModel
 
 
-@tool
 def lines(path: str) -> int:
     """Count the lines of a file.
 
@@ -25,7 +24,7 @@ def main(task: str = "How many lines does README.md have?", model: Any = None) -
     """`model` is one that was made already, else the configured one is loaded."""
     answering = model or AgentSpecModel(max_tokens=512)
     try:
-        agent = ToolCallingAgent(tools=[lines], model=answering, max_steps=6)
+        agent = ToolCallingAgent(tools=[tool(lines)], model=answering, max_steps=6)
         print(agent.run(task))
     finally:
         answering.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import subprocess
 import sys
@@ -19,9 +20,9 @@ pytest.importorskip("llm")
 import llm
 from llm.plugins import pm
 
-from agentspec import loading
+from agentspec import adapters, loading
 from agentspec.adapters import llm as plugin
-from agentspec.errors import ContextOverflowError, MissingExtraError
+from agentspec.errors import ContextOverflowError, EngineClosedError, MissingExtraError
 from agentspec.models import catalog
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,6 @@ SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "legs": {"type": "integer"}},
     "required": ["name", "legs"],
-    "additionalProperties": False,
 }
 
 
@@ -90,12 +90,21 @@ def test_text_streams_and_what_was_spent_is_told(says: Any, opens: Any) -> None:
     assert response.resolved_model == "local"
 
 
-def test_one_engine_serves_every_look_up(says: Any, opens: Any) -> None:
-    asked = opens(says("a"))
+def test_one_engine_serves_every_look_up_and_is_closed_in_the_end(
+    says: Any, opens: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_exit: list[Any] = []
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    engine = says("a")
+    asked = opens(engine)
     for _ in range(2):
         assert llm.get_model("agentspec").prompt("hi").text() == "a"
     assert llm.get_model("agentspec").prompt("hi", model="other.gguf").text() == "a"
     assert asked == [None, "other.gguf"]
+    for close in at_exit:
+        close()
+    with pytest.raises(EngineClosedError):
+        engine.complete([{"role": "user", "content": "hi"}])
 
 
 def test_a_conversation_reads_its_history_once(says: Any, opens: Any) -> None:
@@ -194,7 +203,8 @@ def test_what_is_not_there_is_said_by_the_answer_alone(monkeypatch: pytest.Monke
     with pytest.raises(llm.ModelError, match=r"llama_cpp .*'\.\[llama\]'"):
         response.text()
     monkeypatch.setitem(sys.modules, "llm.parts", None)
-    monkeypatch.delattr(llm, "parts")
+    monkeypatch.delitem(sys.modules, "agentspec.adapters.llm_messages")
+    monkeypatch.delattr(adapters, "llm_messages")
     with pytest.raises(llm.ModelError, match=r"needs 0\.32"):
         list(llm.get_model("agentspec").execute(response.prompt, True, response, None))
 

@@ -22,7 +22,7 @@ from agentspec.errors import InvalidRequestError, MissingExtraError, Unsupported
 HI = [ChatMessage(role=MessageRole.USER, content=[{"type": "text", "text": "hi"}])]
 
 
-@tool
+@tool  # type: ignore[untyped-decorator]
 def add(a: int, b: int) -> int:
     """Add two numbers.
 
@@ -33,7 +33,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-@tool
+@tool  # type: ignore[untyped-decorator]
 def describe(picture: object) -> str:
     """Say what a picture shows.
 
@@ -107,9 +107,10 @@ def test_stop_sequences_end_text_and_never_cut_a_call(says: Any, calls: Any) -> 
 
 def test_a_stream_is_the_answer_in_pieces(says: Any, calls: Any) -> None:
     engine = says("I look.\n" + calls("add", {"a": 1, "b": 2}))
-    model = AgentSpecModel(engine=engine, tool_choice="auto")
-    whole = model.generate(HI, tools_to_call_from=[add])
-    deltas = list(model.generate_stream(HI, tools_to_call_from=[add]))
+    model = AgentSpecModel(engine=engine)
+    options = {"tools_to_call_from": [add], "tool_choice": "auto"}
+    whole = model.generate(HI, **options)
+    deltas = list(model.generate_stream(HI, **options))
     joined = agglomerate_stream_deltas(deltas)
     assert len(deltas) >= len("I look.")
     assert joined.content == whole.content == "I look."
