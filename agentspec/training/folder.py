@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from agentspec.backends.torch import TorchBackend
 
 WEIGHTS = "model.safetensors"
+_PART = "heads-"
 _OURS = "agentspec"
 """The key under which config.json tells how the weights were made."""
 
@@ -33,6 +34,11 @@ def finished(folder: Path) -> Mapping[str, Any] | None:
         return None
     found = told.get(_OURS) if isinstance(told, dict) else None
     return found if isinstance(found, dict) else None
+
+
+def parts(folder: Path) -> list[Path]:
+    """What a kill has left of files that `write_folder` was writing."""
+    return list(folder.glob(f"{_PART}*.part"))
 
 
 def write_folder(folder: Path, heads: Heads, target: TorchBackend, facts: Mapping[str, Any]) -> int:
@@ -59,9 +65,9 @@ def write_folder(folder: Path, heads: Heads, target: TorchBackend, facts: Mappin
     shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
     whole = {**told, _OURS: {"kind": heads.kind, "shapes": shapes, **facts}}
     try:
-        with replacing(folder / WEIGHTS) as file:
+        with replacing(folder / WEIGHTS, prefix=_PART) as file:
             file.write(data)
-        with replacing(folder / "config.json") as file:
+        with replacing(folder / "config.json", prefix=_PART) as file:
             file.write(json.dumps(whole, indent=1).encode() + b"\n")
     except OSError as error:
         raise ConfigError(

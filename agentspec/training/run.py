@@ -21,7 +21,7 @@ from agentspec.training.batch import Batch
 from agentspec.training.eagle import EagleLayer, LayerShape
 from agentspec.training.evaluate import agreement, constant
 from agentspec.training.exit import ExitHeads, ahead, norm_weight
-from agentspec.training.folder import finished, write_folder
+from agentspec.training.folder import finished, parts, write_folder
 from agentspec.training.head import FrozenHead, Vocabulary
 from agentspec.training.heads import Heads
 from agentspec.training.medusa import MedusaHeads
@@ -39,6 +39,7 @@ Bar = Callable[[str], Callable[[int, int], None]]
 
 WORK = "unfinished"
 """The folder inside the output that a broken-off training goes on from."""
+_GONE = "finished.part"
 _HELD = 64
 _TALKS = 0.4
 """The share of the time that continuations may take."""
@@ -67,6 +68,7 @@ def train_heads(
     """
     begun = clock()
     work = out / WORK
+    _tidied(out, work)
     if finished(out) is not None and not work.exists():
         raise ConfigError(f"{out} holds heads that are trained already; take another folder")
     _check(target, plan)
@@ -126,8 +128,19 @@ def train_heads(
     }
     size = write_folder(out, heads, target, facts)
     if progress.done:
-        shutil.rmtree(work, ignore_errors=True)
+        # at once: what a kill would leave of it is nothing to go on from
+        with contextlib.suppress(OSError):
+            work.replace(out / _GONE)
+        shutil.rmtree(out / _GONE, ignore_errors=True)
     return {"out": str(out), "bytes": size, **facts}
+
+
+def _tidied(out: Path, work: Path) -> None:
+    """Remove what a kill has left of files that it kept from being whole."""
+    shutil.rmtree(out / _GONE, ignore_errors=True)
+    for part in (*parts(out), *work.rglob("*.part")):
+        with contextlib.suppress(OSError):
+            part.unlink()
 
 
 def _check(target: TorchBackend, plan: Plan) -> None:
