@@ -207,9 +207,9 @@ def test_logs_of_an_agent_are_found_by_looking_and_by_name(tmp_path: Path) -> No
         assert data["total"]["tokens"] == len(LINES) + 1
         assert set(data["sources"]) == {"claude-code"}
         (said,) = data["settings"]["skipped"]
-        assert said.endswith("1 lines that are not JSON were left out")
+        assert said.endswith("lines that are not JSON (1)")
         assert "secret" not in result.output
-    assert "1 lines that are not JSON" in run(tmp_path / "projects", "--cold").stdout
+    assert "lines that are not JSON (1)" in run(tmp_path / "projects", "--cold").stdout
 
 
 def test_logs_and_traces_together(traces: Path, tmp_path: Path) -> None:

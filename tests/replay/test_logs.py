@@ -160,14 +160,17 @@ def test_claude_code_goes_on_behind_a_line_that_was_lost(tmp_path: Path) -> None
         tmp_path / "s.jsonl",
         claude("user", "a", None, "one"),
         claude("assistant", "b", "a", "1"),
+        claude("user", "side", None, "look there", isSidechain=True),
+        claude("assistant", "side2", "side", "found", isSidechain=True),
         claude("user", "c", "b", "two"),
         claude("assistant", "d", "c", "2"),
     )
     kept = path.read_text().splitlines()
-    path.write_text("\n".join([*kept[:2], kept[2][:40], kept[3]]))
+    path.write_text("\n".join([*kept[:4], kept[4][:40], kept[5]]))
     logs = read(path)
-    assert [said.content for said in logs.recordings[0].messages] == ["one", "1", "2"]
-    assert logs.notes == ["s.jsonl: 1 lines that are not JSON were left out"]
+    said = {found.id: [said.content for said in found.messages] for found in logs.recordings}
+    assert said == {"s": ["one", "1", "2"], "s-3": ["look there", "found"]}
+    assert logs.notes == ["left out of s.jsonl: lines that are not JSON (1)"]
 
 
 # -- Codex ------------------------------------------------------------------------------------
@@ -411,7 +414,7 @@ def test_links_lead_nowhere(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "logs" / "pipe.jsonl")
     logs = read(tmp_path / "logs")
     assert [found.where for found in logs.recordings] == [inside.name]
-    assert logs.notes == ["logs: 2 links or files that cannot be opened were left out"]
+    assert logs.notes == ["left out of logs: links or files that cannot be opened (2)"]
     # what was named itself may be a link
     (tmp_path / "named").symlink_to(tmp_path / "elsewhere")
     assert one(tmp_path / "named").where == "secret.jsonl"
@@ -429,10 +432,10 @@ def test_lines_and_files_that_are_too_large(
     path = lines(tmp_path / "s.jsonl", SESSION[0], long, SESSION[1])
     logs = read(path)
     assert [said.content for said in logs.recordings[0].messages] == ["hi", "hello"]
-    assert logs.notes == ["s.jsonl: 1 lines that are too long were left out"]
+    assert logs.notes == ["left out of s.jsonl: lines that are too long (1)"]
     monkeypatch.setattr(files, "MAX_DOCUMENT", 20)
     document(tmp_path / "run.traj", {"trajectory": [{"response": "long enough"}]})
-    with pytest.raises(InvalidRequestError, match=r"run\.traj.*1 files that are too large"):
+    with pytest.raises(InvalidRequestError, match=r"run\.traj.*files that are too large \(1\)"):
         read_logs([tmp_path / "run.traj"], FORMS["swe-agent"])
 
 
@@ -466,7 +469,7 @@ def test_a_session_that_was_resumed_counts_once(tmp_path: Path) -> None:
     lines(tmp_path / "d.jsonl", *SESSION, *other)
     logs = read(tmp_path)
     assert [found.id for found in logs.recordings] == ["b", "d"]
-    assert logs.notes == ["2 conversations that others begin with were left out"]
+    assert logs.notes == ["left out: conversations that others begin with (2)"]
 
 
 def test_text_that_is_not_valid_unicode_is_mended(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def read_logs(paths: Sequence[Path], form: Form) -> Logs:
     found.sort(key=lambda one: one[0])
     recordings = _that_no_other_begins_with([recording for _, recording in found])
     if copies := len(found) - len(recordings):
-        notes.append(f"{copies} conversations that others begin with were left out")
+        notes.append(f"left out: conversations that others begin with ({copies})")
     return Logs(recordings, notes)
 
 

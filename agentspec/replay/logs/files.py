@@ -73,8 +73,8 @@ class Files:
 
     def notes(self) -> list[str]:
         """What was skipped, in a line."""
-        said = ", ".join(f"{n} {what}" for what, n in sorted(self._skipped.items()))
-        return [f"{self.root.name}: {said} were left out"] if said else []
+        said = ", ".join(f"{what} ({n})" for what, n in sorted(self._skipped.items()))
+        return [f"left out of {self.root.name}: {said}"] if said else []
 
     def _open(self, file: Path) -> _Opened:
         flags = os.O_RDONLY | (0 if file == self.root else _NO_LINK)
