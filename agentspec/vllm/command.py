@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentspec.errors import ConfigError, UnsupportedError
-from agentspec.models.snapshot import PREFIX
 from agentspec.vllm import VERSION
 from agentspec.vllm.facts import ModelFacts
-from agentspec.vllm.find import find
+from agentspec.vllm.find import find, named
 from agentspec.vllm.line import Line
 from agentspec.vllm.memory import UTILIZATION, Budget, Setup, batch_defaults, budget
 from agentspec.vllm.rules import Refusal, Server, difference, divides, refusals
@@ -69,12 +68,12 @@ def compose(line: Line, *, gpus: Gpus | None = None, requests: int | None = None
     Raises UnsupportedError, naming every reason, for what vLLM would refuse; ConfigError for a
     line that cannot be understood; ModelFileError for a folder whose files make no sense.
     """
+    line, added = _plainly_named(line)
     target, missing = find(line.model, revision=line.values.get("revision"))
-    draft, draft_missing = _find_draft(line, target)
+    draft, draft_missing = _find_draft(line)
     tp, pp, dp = (
         line.number(f"{kind}-parallel-size", 1) for kind in ("tensor", "pipeline", "data")
     )
-    added: list[str] = []
     remarks: list[str] = list(line.remarks)
     if gpus is not None and "tensor-parallel-size" not in line.values and pp > 0 and dp > 0:
         tp = _choose_tp(gpus.count // (pp * dp), target)
@@ -112,8 +111,12 @@ def compose(line: Line, *, gpus: Gpus | None = None, requests: int | None = None
         )
         context = _context(held, server, target, automatic=context == -1)
     remarks += _remarks(line, server, held, missing, draft_missing)
-    model = line.model.removeprefix(PREFIX)
-    words = ("vllm", "serve", model, "--speculative-config", speculation.json(), *line.passed)
+    if requests is not None:
+        remarks.append(
+            f"{requests} requests verify {requests * (speculation.tokens + 1)} rows in a pass, and "
+            f"{requests} without drafts: whether that still pays is to be measured there"
+        )
+    words = ("vllm", "serve", line.model, "--speculative-config", speculation.json(), *line.passed)
     return Answer(
         words=(*words, *added),
         environment=line.environment,
@@ -127,7 +130,23 @@ def compose(line: Line, *, gpus: Gpus | None = None, requests: int | None = None
     )
 
 
-def _find_draft(line: Line, target: ModelFacts | None) -> tuple[ModelFacts | None, str]:
+def _plainly_named(line: Line) -> tuple[Line, list[str]]:
+    """The line with names as vLLM knows them, and what must be added for that."""
+    model, revision = named(line.model)
+    added = []
+    values = dict(line.values)
+    if revision is not None and "revision" not in values:
+        values["revision"] = revision
+        added = ["--revision", revision]
+    keys = dict(line.keys)
+    if isinstance(keys.get("model"), str):
+        keys["model"], of_draft = named(keys["model"])
+        if of_draft is not None:
+            keys.setdefault("revision", of_draft)
+    return replace(line, model=model, values=values, keys=keys), added
+
+
+def _find_draft(line: Line) -> tuple[ModelFacts | None, str]:
     """What is known of the model that drafts; None with a reason, '' where no model does."""
     model = line.keys.get("model")
     if model is None or method_of(line.keys, None) in (*OF_TEXT, "custom_class"):
@@ -243,6 +262,8 @@ def _remarks(
         )
     if speculation.more.get("num_speculative_tokens_per_batch_size") and server.dp > 1:
         yield "with data parallelism vLLM drops the schedule over batch sizes"
+    if target is not None and target.attending is not None:
+        yield "recurrent layers keep a state for each request, which is not counted"
     if target is not None and not target.latent and 0 < target.kv_heads < server.tp:
         yield f"{target.kv_heads} KV heads on {server.tp} GPUs: each keeps a copy of one"
     if held is not None and "max-num-batched-tokens" not in line.values:

@@ -15,8 +15,9 @@ class ModelFacts:
     """One model, as its config.json describes it.
 
     `longest` counts tokens. `latent` is the width of a cache that all heads share (MLA), 0 where
-    each KV head has its own. `windowed` layers keep `window` tokens only. `mtp` counts the layers
-    that predict further tokens. `loaded` are the bytes of its weights in the number format they are
+    each KV head has its own. `attending` layers keep a cache, None for all of them; the others are
+    recurrent. `windowed` layers keep `window` tokens only. `mtp` counts the layers that predict
+    further tokens. `loaded` are the bytes of its weights in the number format they are
     published in, None where nobody has looked. `tokenizer` names a family: two models of one have
     the same tokens at the same places.
     """
@@ -38,6 +39,7 @@ class ModelFacts:
     experts: int = 0
     expert_ff: int = 0
     latent: int = 0
+    attending: int | None = None
     window: int = 0
     windowed: int = 0
     mtp: int = 0
@@ -51,6 +53,13 @@ class ModelFacts:
     @property
     def moe(self) -> bool:
         return self.experts > 0
+
+    @property
+    def caching(self) -> float:
+        """The share of the layers that keep a cache."""
+        if self.attending is None or not self.layers:
+            return 1.0
+        return self.attending / self.layers
 
     def embedding(self) -> int:
         """Weights of the embedding, padded as vLLM pads it."""

@@ -17,6 +17,15 @@ _HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _BYTES = {"F32": 2, "F64": 2, "F16": 2, "BF16": 2, "I32": 4, "I64": 8}
 
 
+def named(text: str) -> tuple[str, str | None]:
+    """The name that vLLM takes for a folder or a model of the hub, and the revision in it."""
+    if text.startswith(PREFIX):
+        name, _, revision = text.removeprefix(PREFIX).partition("@")
+        return name, revision or None
+    # a shell that reads the command expands no ~ inside quotes
+    return (str(Path(text).expanduser()) if text.startswith("~") else text), None
+
+
 def find(name: str, *, revision: str | None = None) -> tuple[ModelFacts | None, str]:
     """What is known of a model, or None and the reason, in one line.
 
@@ -24,18 +33,17 @@ def find(name: str, *, revision: str | None = None) -> tuple[ModelFacts | None, 
     huggingface_hub installed, and for a few kilobytes: no weights are fetched. Raises
     ModelFileError where a folder's files make no sense.
     """
-    plain = name.removeprefix(PREFIX)
-    folder = Path(plain).expanduser()
-    if plain == name and folder.is_dir():
+    folder = Path(name)
+    if folder.is_dir():
         return read_folder(folder, name), ""
     if folder.suffix.lower() == ".gguf":
         return None, "it is a GGUF file, which vLLM reads by a plugin of its own"
-    if known := find_published(plain):
+    if known := find_published(name):
         return known, ""
-    if not _HUB.fullmatch(plain):
+    if not _HUB.fullmatch(name):
         return None, "no such folder, and no model of the hub has such a name"
     try:
-        return _from_hub(plain, revision), ""
+        return _from_hub(name, revision), ""
     except (DownloadError, MissingExtraError) as error:
         return None, str(error)
 

@@ -106,6 +106,7 @@ def read_config(
         experts=experts,
         expert_ff=read.number("moe_intermediate_size", "intermediate_size", default=0),
         latent=latent,
+        attending=_attending(whole, layers),
         window=window if windowed else 0,
         windowed=windowed,
         mtp=_mtp(whole, config, read),
@@ -198,6 +199,23 @@ def _longest(config: Mapping[str, Any], read: _Reader) -> int:
         if kind not in _STRETCHED and isinstance(factor, (int, float)) and factor > 0:
             longest = int(longest * factor)
     return longest
+
+
+def _attending(config: Mapping[str, Any], layers: int) -> int | None:
+    """Layers with a cache of a model that has others too, in the ways in which that is written."""
+    for key in ("layer_types", "layers_block_type"):
+        kinds = config.get(key)
+        if isinstance(kinds, list):
+            told = [str(kind) for kind in kinds[:layers]]
+            found = sum("attention" in kind and "linear" not in kind for kind in told)
+            return None if found == layers else found
+    pattern = config.get("hybrid_override_pattern")
+    if isinstance(pattern, str):
+        return pattern.count("*")
+    every = config.get("full_attention_interval")
+    if isinstance(every, int) and every > 1:
+        return layers // every
+    return None
 
 
 def _windowed(config: Mapping[str, Any], layers: int, model: str) -> int:

@@ -121,7 +121,8 @@ def budget(
     for i, layers in enumerate(cuts):
         last = i == len(cuts) - 1
         kv = kv_per_token(target, setup, layers)
-        windowed = target.windowed / target.layers if target.layers else 0.0
+        caching = target.layers * target.caching
+        windowed = target.windowed / caching if caching else 0.0
         stages.append(
             Stage(
                 layers=layers,
@@ -151,10 +152,11 @@ def kv_per_token(model: ModelFacts, setup: Setup, layers: int) -> float:
     KV heads are divided among the GPUs of a stage, but each keeps one at least; a latent that all
     heads share is kept by every one of them.
     """
+    caching = layers * model.caching
     if model.latent:
-        return layers * model.latent * setup.kv_bytes
+        return caching * model.latent * setup.kv_bytes
     heads = max(1, model.kv_heads // setup.tp)
-    return layers * 2 * heads * model.head_dim * setup.kv_bytes
+    return caching * 2 * heads * model.head_dim * setup.kv_bytes
 
 
 def batch_defaults(gpu: int | None) -> tuple[int, int]:

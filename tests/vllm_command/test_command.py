@@ -57,7 +57,7 @@ def test_the_command_of_older_guides_in_todays_words() -> None:
 def test_a_shell_reads_back_every_word(
     model: str, draft: str, template: str, variable: str
 ) -> None:
-    if model.startswith("-") or "=" in model or draft.startswith("-"):
+    if model.startswith(("-", "~", "hf:")) or "=" in model or draft.startswith(("-", "~", "hf:")):
         return
     keys = {"method": "draft_model", "model": draft, "num_speculative_tokens": 3}
     made = answer(
@@ -67,7 +67,7 @@ def test_a_shell_reads_back_every_word(
     words = shlex.split(made.command)
     assert words[0] == f"CUDA_VISIBLE_DEVICES={variable}"
     assert words[1:] == list(made.words)
-    assert made.words[:3] == ("vllm", "serve", model.removeprefix("hf:"))
+    assert made.words[:3] == ("vllm", "serve", model)
     assert json.loads(words[words.index("--speculative-config") + 1]) == keys
     assert words[-2:] == ["--chat-template", template]
 
@@ -293,3 +293,31 @@ def test_a_line_of_a_guide_may_be_pasted_as_it_stands(line: list[str]) -> None:
         "--served-model-name", "a", "b",
     ]  # fmt: skip
     assert told["speculative_config"]["method"] == "ngram"
+
+
+def test_names_of_the_hub_are_written_as_vllm_knows_them() -> None:
+    made = answer("hf:Qwen/Qwen3-32B@v1", "--spec-model", "hf:Qwen/Qwen3-0.6B@v2")
+    assert made.words[:3] == ("vllm", "serve", "Qwen/Qwen3-32B")
+    assert made.words[-2:] == ("--revision", "v1")
+    assert made.speculation.model == "Qwen/Qwen3-0.6B"
+    assert made.speculation.more["revision"] == "v2"
+    assert made.server.draft is not None
+
+
+def test_a_folder_below_home_is_written_out(folder: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = folder("m").parent
+    monkeypatch.setenv("HOME", str(home))
+    made = answer("~/m", "--spec-method", "ngram")
+    assert made.words[2] == str(home / "m")
+    assert made.server.target is not None
+
+
+def test_recurrent_layers_are_named(folder: Make) -> None:
+    path = folder("m", layer_types=["linear_attention", "full_attention"])
+    made = answer(str(path), "--spec-method", "ngram")
+    assert any("recurrent layers" in remark for remark in made.remarks)
+
+
+def test_rows_of_a_pass_are_told_where_requests_are_asked_for() -> None:
+    text = run(*GUIDE, "--concurrency", "8").stdout
+    assert "8 requests verify 48 rows in a pass" in text

@@ -80,6 +80,23 @@ def test_windows(folder: Make, changed: dict[str, Any], windowed: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("changed", "attending"),
+    [
+        ({"layer_types": ["linear_attention", "full_attention"]}, 1),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, None),
+        ({"layers_block_type": ["mamba", "attention"]}, 1),
+        ({"hybrid_override_pattern": "M*"}, 1),
+        ({"full_attention_interval": 2}, 1),
+        ({}, None),
+    ],
+)
+def test_layers_that_keep_a_cache(
+    folder: Make, changed: dict[str, Any], attending: int | None
+) -> None:
+    assert read_folder(folder("m", **changed)).attending == attending
+
+
+@pytest.mark.parametrize(
     ("rope", "longest"),
     [
         ({"rope_type": "llama3", "factor": 8.0}, 2048),
@@ -167,7 +184,7 @@ def test_where_facts_come_from(folder: Make) -> None:
     assert found is not None
     assert found.source == str(path / "config.json")
     assert missing == ""
-    table, _ = find("hf:Qwen/Qwen3-8B")
+    table, _ = find("Qwen/Qwen3-8B")
     assert table is not None
     assert "built-in" in table.source
 

@@ -142,6 +142,13 @@ def test_quantised_layers_leave_the_embedding_in_16_bits() -> None:
     assert whole.weights - half.weights == layers
 
 
+def test_recurrent_layers_keep_no_cache() -> None:
+    hybrid = replace(LLAMA, attending=20, window=1024, windowed=10)
+    (stage,), (whole,) = held(hybrid).stages, held().stages
+    assert stage.kv == whole.kv / 4
+    assert stage.window_kv == stage.kv / 2
+
+
 def test_32_bits_double_everything() -> None:
     (half,), (whole,) = held(draft=SMALL).stages, held(draft=SMALL, value_bytes=4.0).stages
     assert whole.weights == 2 * half.weights
