@@ -21,12 +21,14 @@ from agentspec.vllm.speculation import (
     Speculation,
     method_of,
     read_speculation,
-)  # fmt: skip
+)
 
 _KV_BYTES = {"auto": 2.0, "float16": 2.0, "bfloat16": 2.0, "float32": 4.0}
 _KV_STARTS = {"fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625, "int4": 0.5}
 # what quantising while loading leaves of a weight
 _LOADED_BYTES = {"fp8": 1.0, "bitsandbytes": 0.5625}
+# a draft model whose cache is so much of the target's is worth a word
+_MUCH = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +273,10 @@ def _remarks(
             f"counted with vLLM's own --max-num-batched-tokens {server.batch} and --max-num-seqs "
             f"{server.requests}"
         )
+    last = held.stages[-1] if held is not None else None
+    if last is not None and last.draft_kv > _MUCH * last.kv:
+        share = last.draft_kv / (last.kv + last.draft_kv)
+        yield f"{share:.0%} of the cache is the draft model's: ngram and suffix take none"
     if target is None:
         yield f"nothing is known of {line.model}, so neither pair nor memory was checked: {missing}"
     known: dict[str, list[str]] = {}

@@ -62,9 +62,10 @@ def _memory(answer: Answer, held: Budget) -> Iterator[str]:
         yield f"  {'':24}{names}"
     yield _row("weights", [s.weights for s in stages])
     if answer.speculation.model is not None and answer.speculation.method != "custom_class":
-        counted = answer.server.draft is not None
-        note = "" if counted else "not known, not counted"
-        yield _row("draft model", [s.draft for s in stages], note)
+        if answer.server.draft is None:
+            yield f"  {'draft model':24}{'?':>12}  not known, not counted"
+        else:
+            yield _row("draft model", [s.draft for s in stages])
     yield _row("passes", [s.passes for s in stages], "estimated: the largest batch, and sampling")
     yield _row("reserve", [s.reserve for s in stages], "estimated: communication, CUDA graphs")
     cache = " + ".join(_parts(stages[-1], draft=any(s.draft_kv for s in stages)))

@@ -287,9 +287,9 @@ def _parallel(server: Server) -> Iterator[Refusal]:
         # the draft model is built on the last stage alone, with that stage's share of its layers
         yield Refusal(
             "pipeline-parallel-size",
-            f"a draft model does not run over {pp} stages: it is built on the last alone, with that "
-            "stage's layers only, and the server does not start; take tensor parallelism, eagle3 "
-            "or ngram",
+            f"a draft model does not run over {pp} stages: it is built on the last alone, with "
+            "that stage's layers only, and the server does not start; take tensor parallelism, "
+            "eagle3 or ngram",
         )
 
 

@@ -321,3 +321,16 @@ def test_recurrent_layers_are_named(folder: Make) -> None:
 def test_rows_of_a_pass_are_told_where_requests_are_asked_for() -> None:
     text = run(*GUIDE, "--concurrency", "8").stdout
     assert "8 requests verify 48 rows in a pass" in text
+
+
+def test_a_draft_model_that_takes_much_of_the_cache_is_named() -> None:
+    def told(target: str, draft: str) -> str:
+        return "\n".join(answer(target, "--spec-model", draft).remarks)
+
+    assert "54% of the cache is the draft model's" in told("Qwen/Qwen3-30B-A3B", "Qwen/Qwen3-0.6B")
+    assert "of the cache" not in told(LLAMA, SMALL)
+
+
+def test_a_draft_model_that_nobody_knows_has_no_size() -> None:
+    text = run("Qwen/Qwen3-32B", "--draft", "nobody/knows").stdout
+    assert "?  not known, not counted" in text
