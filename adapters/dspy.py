@@ -246,7 +246,7 @@ def _as_lm15() -> Iterator[None]:
         raise _KINDS[_kind(error)](str(error), provider="agentspec") from error
 
 
-_KINDS: dict[type[errors.AgentspecError], type[Exception]] = {
+_KINDS: dict[type[errors.AgentspecError], type[lm15.LM15Error]] = {
     errors.ContextOverflowError: lm15.ContextLengthError,
     errors.UnsupportedError: lm15.UnsupportedFeatureError,
     errors.RequestError: lm15.InvalidRequestError,

@@ -229,17 +229,29 @@ def test_leaving_a_stream_stops_the_engine(says: Says, stopped: Stopped) -> None
             if event.type == "delta":
                 break
     assert stopped(engine)
+    assert len(engine.tokens) < len(ENDLESS)
+
+
+def test_cancelling_a_streamed_program_stops_the_engine(says: Says, stopped: Stopped) -> None:
+    engine = says(ENDLESS)
+    lm = agentspec_lm(engine=engine, cache=False)
+
+    async def consume() -> None:
+        with dspy.context(lm=lm):
+            async for _ in dspy.streamify(dspy.Predict("question -> answer"))(question="Write."):
+                pass
 
     async def work() -> None:
-        program = dspy.streamify(dspy.Predict("question -> answer"))
-        with dspy.context(lm=lm):
-            items = program(question="Write.")
-            async for _ in items:
-                break
-            await items.aclose()
+        task = asyncio.create_task(consume())
+        while len(engine.target.passes) < 30:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        # DSPy's thread hands its next chunk to this loop, and waits for ever if it has ended
+        await asyncio.to_thread(wait_for, lambda: stopped(engine))
 
     asyncio.run(work())
-    wait_for(lambda: stopped(engine))
     assert len(engine.tokens) < len(ENDLESS)
 
 

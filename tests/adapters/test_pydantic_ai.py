@@ -58,7 +58,7 @@ def reader(model: Any, **options: Any) -> tuple[Any, list[str]]:
     agent: Any = Agent(model, **options)
     read: list[str] = []
 
-    @agent.tool_plain
+    @agent.tool_plain  # type: ignore[untyped-decorator]
     def read_file(path: str) -> str:
         """Read a file."""
         read.append(path)
