@@ -36,9 +36,9 @@ class AgentSpecModel(Model):  # type: ignore[misc]
     `model_id` is a catalog name or the path of a model; `engine` an engine that stays the giver's;
     `base_url` a server; `settings` what the engine is loaded or reached with. `options` go with
     every request, as of `agentspec.complete`; smolagents' own keywords (`tool_name_key`, …) are
-    taken too. The engine is opened by the first answer. An answer's `raw` is our `Completion`, its
-    statistics included. Errors are `agentspec.errors`; an agent wraps them in its
-    AgentGenerationError.
+    taken too. An answer holds one call unless `parallel_tool_calls=True` is among them. The engine
+    is opened by the first answer. An answer's `raw` is our `Completion`, its statistics included.
+    Errors are `agentspec.errors`; an agent wraps them in its AgentGenerationError.
     """
 
     def __init__(
@@ -136,6 +136,9 @@ class AgentSpecModel(Model):  # type: ignore[misc]
         ]
         if "tools" in asked:
             asked["tools"] = [_tool(tool["function"]) for tool in asked["tools"]]
+            # An agent refuses its final answer beside other calls, and a small model that may go on
+            # writes the final answer of calls whose results it has not seen.
+            asked.setdefault("parallel_tool_calls", False)
             if asked.get("tool_choice", "auto") not in ("auto", "none"):
                 # The grammar ends such an answer. Stop strings are for agents whose calls are
                 # text; here they could only cut the arguments of a call.

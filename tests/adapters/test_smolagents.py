@@ -95,6 +95,15 @@ def test_with_tools_the_answer_is_a_call(says: Any, calls: Any) -> None:
     assert [call.function.name for call in forced.tool_calls or ()] == ["add"]
 
 
+def test_an_answer_holds_one_call_unless_more_are_asked_for(says: Any, calls: Any) -> None:
+    pytest.importorskip("llguidance")
+    engine = says(calls("add", {"a": 1, "b": 2}) + "\n" + calls("add", {"a": 3, "b": 4}))
+    one = AgentSpecModel(engine=engine).generate(HI, tools_to_call_from=[add])
+    model = AgentSpecModel(engine=engine, parallel_tool_calls=True)
+    two = model.generate(HI, tools_to_call_from=[add])
+    assert [len(one.tool_calls), len(two.tool_calls)] == [1, 2]
+
+
 def test_stop_sequences_end_text_and_never_cut_a_call(says: Any, calls: Any) -> None:
     pytest.importorskip("llguidance")
     model = AgentSpecModel(engine=says("Once. Observation: twice"))
@@ -108,7 +117,7 @@ def test_stop_sequences_end_text_and_never_cut_a_call(says: Any, calls: Any) -> 
 def test_a_stream_is_the_answer_in_pieces(says: Any, calls: Any) -> None:
     engine = says("I look.\n" + calls("add", {"a": 1, "b": 2}))
     model = AgentSpecModel(engine=engine)
-    options = {"tools_to_call_from": [add], "tool_choice": "auto"}
+    options: dict[str, Any] = {"tools_to_call_from": [add], "tool_choice": "auto"}
     whole = model.generate(HI, **options)
     deltas = list(model.generate_stream(HI, **options))
     joined = agglomerate_stream_deltas(deltas)
