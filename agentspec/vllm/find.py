@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from pathlib import Path
 
 from agentspec.errors import DownloadError, MissingExtraError
-from agentspec.models.hub import METADATA_SECONDS, one_line
+from agentspec.models.hub import CONNECT_SECONDS, one_line
 from agentspec.models.snapshot import PREFIX
 from agentspec.vllm.facts import ModelFacts
 from agentspec.vllm.folder import read_config, read_folder, read_json
@@ -34,7 +36,10 @@ def find(name: str, *, revision: str | None = None) -> tuple[ModelFacts | None, 
     ModelFileError where a folder's files make no sense.
     """
     folder = Path(name)
-    if folder.is_dir():
+    # as os.path has it: what can be no path is no folder
+    if os.path.isdir(name):
+        if (folder / "params.json").is_file() and not (folder / "config.json").is_file():
+            return None, "its configuration is in Mistral's own form, which is not read here"
         return read_folder(folder, name), ""
     if folder.suffix.lower() == ".gguf":
         return None, "it is a GGUF file, which vLLM reads by a plugin of its own"
@@ -50,20 +55,35 @@ def find(name: str, *, revision: str | None = None) -> tuple[ModelFacts | None, 
 
 def _from_hub(repo: str, revision: str | None) -> ModelFacts:
     try:
-        from huggingface_hub import get_safetensors_metadata, hf_hub_download
+        import huggingface_hub as hub
+        from huggingface_hub import constants
     except ImportError as error:
         raise MissingExtraError("huggingface_hub", "hub") from error
+    # the library reads its environment once, at import; a later change is honoured here
+    asked = os.environ.get("HF_HUB_OFFLINE", "").upper() in constants.ENV_VARS_TRUE_VALUES
+    why = "HF_HUB_OFFLINE is set" if asked or constants.HF_HUB_OFFLINE else ""
+    if not why:
+        # one request, asked once: a download would try for half a minute where there is no network
+        try:
+            url = hub.hf_hub_url(repo, "config.json", revision=revision)
+            hub.get_hf_file_metadata(url, timeout=CONNECT_SECONDS)
+        except Exception as error:  # whatever its HTTP library raises, which depends on its version
+            why = one_line(error)
     try:
-        path = Path(
-            hf_hub_download(repo, "config.json", revision=revision, etag_timeout=METADATA_SECONDS)
+        path = hub.hf_hub_download(
+            repo, "config.json", revision=revision, local_files_only=bool(why)
         )
-    except Exception as error:  # whatever its HTTP library raises, which depends on its version
-        raise DownloadError(f"Hugging Face ({repo}): {one_line(error)}") from error
-    try:
-        counts = get_safetensors_metadata(repo, revision=revision).parameter_count
-        loaded = sum(n * _BYTES.get(kind, 1) for kind, n in counts.items())
-    except Exception:  # then the shape tells about the same
-        loaded = None
+    except Exception as error:
+        raise DownloadError(f"Hugging Face ({repo}): {why or one_line(error)}") from error
+    loaded = None
+    if not why:
+        # without it the shape tells about the same
+        with contextlib.suppress(Exception):
+            counts = hub.get_safetensors_metadata(repo, revision=revision).parameter_count
+            loaded = sum(n * _BYTES.get(kind, 1) for kind, n in counts.items())
     return read_config(
-        read_json(path), name=repo, source=f"config.json of {repo} on Hugging Face", loaded=loaded
+        read_json(Path(path)),
+        name=repo,
+        source=f"config.json of {repo} on Hugging Face",
+        loaded=loaded,
     )

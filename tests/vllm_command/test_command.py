@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,7 +58,10 @@ def test_the_command_of_older_guides_in_todays_words() -> None:
 def test_a_shell_reads_back_every_word(
     model: str, draft: str, template: str, variable: str
 ) -> None:
-    if model.startswith(("-", "~", "hf:")) or "=" in model or draft.startswith(("-", "~", "hf:")):
+    # names that are written otherwise for vLLM, and folders, which are read
+    if any(w.startswith(("-", "~", "hf:")) or os.path.isdir(w) for w in (model, draft)):
+        return
+    if "=" in model:
         return
     keys = {"method": "draft_model", "model": draft, "num_speculative_tokens": 3}
     made = answer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -191,7 +191,12 @@ def test_where_facts_come_from(folder: Make) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("org/nobody-knows", "Hugging Face"), ("no-such-thing", "no such folder"), ("x.gguf", "GGUF")],
+    [
+        ("org/nobody-knows", "Hugging Face"),
+        ("no-such-thing", "no such folder"),
+        ("x" * 5000, "no such folder"),
+        ("x.gguf", "GGUF"),
+    ],
 )
 def test_what_is_not_known_says_why_in_one_line(name: str, said: str) -> None:
     pytest.importorskip("huggingface_hub")
@@ -201,27 +206,61 @@ def test_what_is_not_known_says_why_in_one_line(name: str, said: str) -> None:
     assert "\n" not in missing
 
 
+def test_a_folder_in_mistrals_own_form_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "params.json").write_text("{}")
+    found, missing = find(str(tmp_path))
+    assert found is None
+    assert "Mistral" in missing
+
+
 def test_a_model_of_the_hub_is_asked_for_its_configuration_alone(
     folder: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub = pytest.importorskip("huggingface_hub")
     path = folder("m")
-    asked: list[tuple[str, str, str | None]] = []
+    asked: list[tuple[str, str, str | None, bool]] = []
 
-    def download(
-        repo: str, filename: str, revision: str | None = None, etag_timeout: float = 0.0
-    ) -> str:
-        assert etag_timeout < 10
-        asked.append((repo, filename, revision))
+    def download(repo: str, filename: str, *, revision: str | None, local_files_only: bool) -> str:
+        asked.append((repo, filename, revision, local_files_only))
         return str(path / filename)
 
     class Metadata:
-        parameter_count = {"BF16": 10, "F8_E4M3": 4}  # noqa: RUF012
+        parameter_count: ClassVar = {"BF16": 10, "F8_E4M3": 4}
+
+    def refused(*_a: Any, **_k: Any) -> None:
+        raise ConnectionError("no\nnetwork")
 
     monkeypatch.setattr(hub, "hf_hub_download", download)
     monkeypatch.setattr(hub, "get_safetensors_metadata", lambda *_a, **_k: Metadata)
-    found, _ = find("org/name", revision="v2")
+    monkeypatch.setattr(hub, "get_hf_file_metadata", refused)
+    # offline, and where nobody answers, what the cache has is read and no more is asked for
+    for _ in range(2):
+        found, _missing = find("org/name", revision="v2")
+        assert found is not None
+        assert found.loaded is None
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "get_hf_file_metadata", lambda *_a, **_k: None)
+    found, _missing = find("org/name")
     assert found is not None
     assert found.loaded == 24
     assert "org/name on Hugging Face" in found.source
-    assert asked == [("org/name", "config.json", "v2")]
+    first = ("org/name", "config.json", "v2", True)
+    assert asked == [first, first, ("org/name", "config.json", None, False)]
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
+    asked: list[str] = []
+
+    def refused(url: str, **_how: Any) -> None:
+        asked.append(url)
+        raise ConnectionError("no\nnetwork")
+
+    monkeypatch.setattr(hub, "get_hf_file_metadata", refused)
+    found, missing = find("org/name")
+    assert found is None
+    assert missing == "Hugging Face (org/name): no"
+    assert len(asked) == 1
