@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentspec.config import Settings, load_settings
 from agentspec.control.rows import ANY_ROWS
-from agentspec.errors import ConfigError, PairMismatchError
+from agentspec.errors import ConfigError
 from agentspec.loading_heads import inner_of
 from agentspec.loading_torch import model_folder, open_torch, takes_torch, torch_key
 
@@ -169,23 +169,13 @@ def _open_draft(
         return None, False
     draft = open_backend(path, settings)
     try:
-        return draft, _must_reencode(target, draft, settings)
+        from agentspec.backends.pair import must_reencode
+
+        allowed = settings.draft_reencode
+        return draft, must_reencode(target.tokenizer, draft.tokenizer, allowed=allowed)
     except BaseException:
         draft.close()
         raise
-
-
-def _must_reencode(target: Opened, draft: Opened, settings: Settings) -> bool:
-    from agentspec.backends.pair import check_pair, check_texts
-
-    try:
-        check_pair(target.tokenizer, draft.tokenizer)
-    except PairMismatchError:
-        if not settings.draft_reencode:
-            raise
-        check_texts(target.tokenizer, draft.tokenizer)
-        return True
-    return False
 
 
 def _assemble(

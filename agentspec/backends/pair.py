@@ -54,6 +54,23 @@ def check_pair(target: Tokenizer, draft: Tokenizer) -> None:
         raise _mismatch(f"the first token of a text is {first} in the target, {second} in it")
 
 
+def must_reencode(target: Tokenizer, draft: Tokenizer, *, allowed: bool) -> bool:
+    """Whether a draft model can draft only by its text, since its vocabulary is another.
+
+    Raises PairMismatchError where that is not allowed, and what `check_texts` does.
+    """
+    try:
+        check_pair(target, draft)
+    except PairMismatchError as error:
+        if not allowed:
+            raise PairMismatchError(
+                f"{error}, or set draft_reencode to draft by its text"
+            ) from None
+        check_texts(target, draft)
+        return True
+    return False
+
+
 def check_texts(target: Tokenizer, draft: Tokenizer) -> None:
     """Raise PairMismatchError, naming the one it is, unless both take text and give it back."""
     for name, tokenizer in (("target", target), ("draft model", draft)):
@@ -72,7 +89,7 @@ def check_texts(target: Tokenizer, draft: Tokenizer) -> None:
 def _mismatch(what: str) -> PairMismatchError:
     return PairMismatchError(
         f"the draft model does not share the target's vocabulary: {what}; "
-        "use a smaller model of the target's family, or set draft_reencode to draft by its text"
+        "use a smaller model of the target's family"
     )
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from agentspec.doctor import Check, ok, warn
 from agentspec.doctor.model_file import find
-from agentspec.errors import PairMismatchError
 
 if TYPE_CHECKING:
     from agentspec.config import Settings
@@ -34,7 +33,7 @@ def find_draft(chosen: Settings) -> Path | None:
 
 def pair(chosen: Settings) -> Iterator[Check]:
     from agentspec.backends.llama_vocab import open_vocabulary
-    from agentspec.backends.pair import check_pair, check_texts
+    from agentspec.backends.pair import must_reencode
     from agentspec.loading import gpu_in_use
     from agentspec.models.gguf import read_header
 
@@ -48,14 +47,10 @@ def pair(chosen: Settings) -> Iterator[Check]:
     ours, theirs = read_header(target.path), read_header(path)
     # vocabularies alone are read, no weights; a difference is an error of its own
     mine, its = open_vocabulary(target.path), open_vocabulary(path)
-    try:
-        check_pair(mine, its)
-        yield ok("draft", f"{path.name} shares the target's vocabulary, token by token")
-    except PairMismatchError:
-        if not chosen.draft_reencode:
-            raise
-        check_texts(mine, its)
+    if must_reencode(mine, its, allowed=chosen.draft_reencode):
         yield ok("draft", f"{path.name} has another vocabulary: its text is encoded again")
+    else:
+        yield ok("draft", f"{path.name} shares the target's vocabulary, token by token")
     share = sum(t.n_bytes or 0 for t in theirs.tensors) / max(
         sum(t.n_bytes or 0 for t in ours.tensors), 1
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentspec.backends.pair import check_pair, check_texts
+from agentspec.backends.pair import check_pair, check_texts, must_reencode
 from agentspec.errors import PairMismatchError
 from agentspec.testing.scripted import ScriptedTokenizer
 
@@ -83,10 +83,13 @@ def test_other_first_tokens() -> None:
     check_pair(fake(bos=291), fake(bos=291))
 
 
-def test_the_message_says_what_to_set() -> None:
-    assert refused(fake(), fake(words={270: b"other"})).endswith(
-        "or set draft_reencode to draft by its text"
-    )
+def test_another_vocabulary_drafts_by_its_text_where_that_is_allowed() -> None:
+    other = fake(words={270: b"other"})
+    with pytest.raises(PairMismatchError, match=r"draft_reencode to draft by its text$") as caught:
+        must_reencode(fake(), other, allowed=False)
+    assert str(caught.value).startswith(refused(fake(), other))
+    assert must_reencode(fake(), other, allowed=True)
+    assert not must_reencode(fake(), fake(), allowed=True)
 
 
 def test_texts_must_come_back(load: Callable[..., Any], tiny: Callable[..., Path]) -> None:
