@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from agentspec.backends.checks import check_flags, check_one_of, check_whole
 from agentspec.errors import ConfigError, ModelFileError
 
 if TYPE_CHECKING:
@@ -67,31 +68,16 @@ class LlamaSettings:
     tree_leaves: int = 8
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("n_ctx", 8, _MAX_CTX),
-            ("n_threads", 1, _MAX_THREADS),
-            ("n_gpu_layers", -1, _MAX_INT32),
-            ("max_seqs", 1, _MAX_SEQS),
-            ("chunk", 1, 1 << 16),
-            ("max_logit_rows", 1, 1 << 16),
-            ("tree_leaves", 0, _MAX_SEQS - 1),
-        ):
-            value = getattr(self, name)
-            if value is None and name in ("n_ctx", "n_threads"):
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise ConfigError(
-                    f"{name} must be a whole number from {low} to {high}, not {value!r}"
-                )
+        check_whole(self, "n_ctx", 8, _MAX_CTX, optional=True)
+        check_whole(self, "n_threads", 1, _MAX_THREADS, optional=True)
+        check_whole(self, "n_gpu_layers", -1, _MAX_INT32)
+        check_whole(self, "max_seqs", 1, _MAX_SEQS)
+        check_whole(self, "chunk", 1, 1 << 16)
+        check_whole(self, "max_logit_rows", 1, 1 << 16)
+        check_whole(self, "tree_leaves", 0, _MAX_SEQS - 1)
         for name in ("type_k", "type_v"):
-            if getattr(self, name) not in get_args(KvType):
-                raise ConfigError(
-                    f"{name} must be one of {', '.join(get_args(KvType))}, "
-                    f"not {getattr(self, name)!r}"
-                )
-        for name in ("flash_attn", "mmap", "repack", "swa_full"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
+            check_one_of(self, name, get_args(KvType))
+        check_flags(self, "flash_attn", "mmap", "repack", "swa_full")
         if self.type_v not in _FLOATS and not self.flash_attn:
             raise ConfigError(
                 f"a {self.type_v} cache of values (type_v) needs flash attention; "

@@ -12,6 +12,7 @@ from agentspec.backends.torch_attention import grouped
 from agentspec.backends.torch_cache import Growing
 from agentspec.backends.torch_eagle_files import EagleFiles, read_eagle
 from agentspec.backends.torch_linear import Packed, can_pack
+from agentspec.backends.torch_norm import rms
 from agentspec.backends.torch_trail import Trail
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class EagleNet:
 
         def norm(name: str) -> Callable[[Any], Any]:
             weight = to(weights[f"{name}.weight"])
-            return lambda rows: _rms(rows, weight, files.eps)
+            return lambda rows: rms(rows, weight, files.eps)
 
         self._fc = linear("fc")
         self._layers = [_Layer(files, i, linear, norm) for i in range(files.layers)]
@@ -196,12 +197,6 @@ class _Layer:
         keys, values = cache.update(_turned(k, cos, sin), v)
         out, _ = grouped(None, _turned(q, cos, sin), keys, values, mask)
         return self._out(out.reshape(len(rows), heads * dim))
-
-
-def _rms(rows: Any, weight: Any, eps: float) -> Any:
-    wide = rows.float()
-    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-    return weight * wide.to(rows.dtype)
 
 
 def _turned(rows: Any, cos: Any, sin: Any) -> Any:

@@ -17,6 +17,7 @@ from agentspec.backends.torch_heads import (
     read_heads,
     width_of,
 )
+from agentspec.backends.torch_norm import rms
 from agentspec.backends.torch_output import TorchOutput
 from agentspec.errors import ModelFileError, UnsupportedError
 
@@ -49,9 +50,7 @@ class ExitAdapter(torch.nn.Module):  # type: ignore[misc]
     def forward(self, states: Any) -> Any:
         """What the target's head reads, of the same shape."""
         x = states + self.up(self.down(states) if self.rank else states)
-        wide = x.float()
-        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return (wide * scale).to(x.dtype) * self.norm
+        return rms(x, self.norm, self.eps)
 
     def save(self, path: Path, *, base: str, identity: str | None = None) -> None:
         """Write it with what it is for: the target's name, and its `identity` where known."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, get_args
 
+from agentspec.backends.checks import check_flags, check_one_of, check_whole
 from agentspec.errors import ConfigError, MissingExtraError
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
@@ -41,31 +42,17 @@ class TorchSettings:
     graphs: bool = True
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("n_ctx", 8, _MAX_CTX),
-            ("n_threads", 1, 512),
-            ("max_seqs", 1, 256),
-            ("chunk", 1, 1 << 16),
-            ("tree_leaves", 0, 1 << 10),
-        ):
-            value = getattr(self, name)
-            if value is None and name == "n_threads":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise ConfigError(
-                    f"{name} must be a whole number from {low} to {high}, not {value!r}"
-                )
-        if self.dtype not in get_args(DType):
-            raise ConfigError(
-                f"dtype must be one of {', '.join(get_args(DType))}, not {self.dtype!r}"
-            )
+        check_whole(self, "n_ctx", 8, _MAX_CTX)
+        check_whole(self, "n_threads", 1, 512, optional=True)
+        check_whole(self, "max_seqs", 1, 256)
+        check_whole(self, "chunk", 1, 1 << 16)
+        check_whole(self, "tree_leaves", 0, 1 << 10)
+        check_one_of(self, "dtype", get_args(DType))
         if not isinstance(self.device, str) or not _DEVICE.fullmatch(self.device):
             raise ConfigError(
                 f"device must be auto, cpu, mps, cuda, cuda:N or map, not {self.device!r}"
             )
-        for name in ("packed", "apart", "graphs"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
+        check_flags(self, "packed", "apart", "graphs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from agentspec.backends.torch_exit import FORMAT, ExitAdapter
+from agentspec.backends.torch_norm import rms
 from agentspec.training.batch import Batch
 from agentspec.training.head import FrozenHead, Vocabulary
 
@@ -63,8 +64,7 @@ def norm_weight(before: Any, behind: Any, eps: float = 1e-6) -> Any:
 
     Of another kind of norm it is the nearest.
     """
-    wide = before.float()
-    normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    normed = rms(before.float(), 1.0, eps)
     return (normed * behind.float()).sum(0) / normed.pow(2).sum(0).clamp_min(eps)
 
 
