@@ -62,7 +62,7 @@ test-adapters: $(ADAPTERS_VENV)/.stamps/adapters ## the tests of the adapters, w
 test-vllm: $(VLLM_VENV)/.stamps/vllm ## the tests that need vLLM, on a CPU, in an environment of their own: 4 GB
 	@$(VLLM_VENV)/bin/agentspec models pull smollm2-135m
 	@$(VLLM_VENV)/bin/python scripts/smollm2_safetensors.py $(VLLM_VENV)/smollm2-135m
-	@$(VLLM_VENV)/bin/python -m pytest -m vllm tests/adapters/test_vllm.py $(PYTEST_ARGS)
+	@$(VLLM_VENV)/bin/python -m pytest -m vllm tests/adapters tests/vllm_command $(PYTEST_ARGS)
 
 setup: $(STAMPS)/full ## the environment with llama.cpp, without model files
 
