@@ -15,7 +15,10 @@ from agentspec.adapters.langchain import ChatAgentSpec
 @tool  # type: ignore[untyped-decorator]
 def read(path: str) -> str:
     """Read a text file."""
-    return Path(path).read_text(encoding="utf-8")[:4000]
+    try:
+        return Path(path).read_text(encoding="utf-8")[:4000]
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
 
 
 def main(model: str = "qwen2.5-coder-1.5b", task: str = "What does README.md say?") -> None:

@@ -505,7 +505,8 @@ def test_the_example_reads_a_file(
 
     file = tmp_path / "README.md"
     file.write_text("a demo\n")
-    engine = says(calls("read", {"path": str(file)}), "It is a demo.")
+    missing = calls("read", {"path": str(tmp_path / "readme")})
+    engine = says(missing, calls("read", {"path": str(file)}), "It is a demo.")
     monkeypatch.setattr("agentspec.api.Engine.load", lambda *_, **__: engine)
     main("any", "What is it?")
     told = capsys.readouterr().out

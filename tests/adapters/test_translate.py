@@ -82,7 +82,7 @@ def test_a_failure_is_a_frameworks_too() -> None:
 
     error = ContextOverflowError(100, 40)
     error.partial = "so far"
-    both = as_both(error, Theirs)
+    both: Any = as_both(error, Theirs)
     assert isinstance(both, Theirs)
     assert isinstance(both, ContextOverflowError)
     assert (both.n_prompt, both.n_ctx, both.partial) == (100, 40, "so far")
