@@ -245,7 +245,8 @@ def acceptance_length(runs: Sequence[dict[str, Any]]) -> float:
 
     Counted from passes: what vLLM counts as accepted may lie behind the end of the answer.
     """
-    return said(runs) / sum(run["passes"] for run in runs)
+    passes: int = sum(run["passes"] for run in runs)
+    return said(runs) / passes
 
 
 @dataclass(frozen=True, slots=True)
