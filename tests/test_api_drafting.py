@@ -7,14 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from agentspec.aio import Stop
 from agentspec.context.library import Library
 from agentspec.control.cost import CostCurve
+from agentspec.control.cost_draft import DraftCost
 from agentspec.drafting import Drafting
 from agentspec.errors import CancelledError, InvalidRequestError
 from agentspec.request import parse_request
+from agentspec.testing.scripted import ScriptedBackend
+from tests.vocabularies import Vocabulary
 
 FLAT = CostCurve.from_points({1: 1.0, 64: 1.3})
 HI = [{"role": "user", "content": "hi"}]
@@ -144,3 +148,31 @@ def test_some_of_the_proposers_alone(chat: Any) -> None:
     with engine.drafting_as(lambda seat: seat.back()):
         assert engine.complete(HI, context=[CODE]).text == CODE
     assert kept["draft_model"].asking.seen == seen
+
+
+def test_a_draft_model_of_another_vocabulary_drafts_by_its_text(chat: Any) -> None:
+    own = Vocabulary([*(bytes([n]) for n in range(256)), b"turn", b"width", b"  "])
+    begun = b"<|im_start|>assistant\n"  # special to the target, text to the draft model
+
+    def law(cached: list[int]) -> Any:
+        answer = own.text(cached).rpartition(begun)[2].decode()
+        logits = np.zeros(own.vocab_size, dtype=np.float32)
+        if CODE.startswith(answer) and answer != CODE:
+            logits[own.encode(CODE[len(answer) :])[0]] = 50.0
+        return logits
+
+    small = ScriptedBackend(law, own.vocab_size, tokenizer=own)
+    cost = CostCurve.from_points({1: 1.0, 64: 1.3})
+    cost.draft = DraftCost(0.01, fixed=True)
+    with chat.engine(
+        chat.writing(CODE), cost=cost, draft=small, draft_reencode=True, max_sessions=2
+    ) as engine:
+        answer = engine.complete(HI)
+        assert answer.text == CODE
+        assert answer.speculation.sources["draft_model"].accepted > 20
+        assert not answer.speculation.notes
+        assert engine.complete(HI, speculation={"draft_model": False}).text == CODE
+        assert len(small.caches) == 2
+        engine.release_draft()
+        assert small.caches == {}
+        assert engine.complete(HI).text == CODE
