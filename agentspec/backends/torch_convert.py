@@ -1,4 +1,4 @@
-"""Published Medusa heads, a pickle, as safetensors: no pickle is opened in this process."""
+"""Published heads and layers, pickles, as safetensors: no pickle is opened in this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,6 +21,11 @@ from agentspec.files import replacing
 FILE = "medusa_lm_head.pt"
 """What the authors' code calls it."""
 
+_EAGLE = "pytorch_model.bin"
+_EAGLE_NAMES = re.compile(
+    r"fc\.(weight|bias)|(layers\.\d+|midlayer)\.[\w.]+|(norm|hidden_norm)\.weight"
+    r"|(lm_head|embed_tokens)\.weight|d2t|t2d|rotary_emb\.inv_freq"
+)
 _NAMES = re.compile(
     r"\d+\.\d+\.linear\.(weight|bias)|\d+\.\d+\.weight"
     r"|blocks\.\d+\.layers\.\d+\.(weight|bias)|lm_heads\.\d+\.weight|lm_head\.weight|token_map"
@@ -35,9 +40,10 @@ _KEPT = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "TEMP", "TMP")
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """Where the heads are now, how many and for which model.
+    """Where the heads are now, how many and for which model, "" where nothing names it.
 
-    `isolated`: they were read in a process that had no network at all, not only a guard.
+    `heads` of EAGLE are its layers. `isolated`: they were read in a process that had no network at
+    all, not only a guard.
     """
 
     path: Path
@@ -54,30 +60,94 @@ def convert_medusa(
     `base` names the target where the config.json beside it does not, or wrongly. Raises
     ModelNotFoundError, ModelFileError for files that hold anything else, and MissingExtraError.
     """
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None or find_spec("safetensors") is None:
-        raise MissingExtraError("torch", "torch")
-    file = source / FILE if source.is_dir() else source
-    if not file.is_file():
-        raise ModelNotFoundError(f"there are no Medusa heads at {file}")
+    file = _found(source, FILE, "are no Medusa heads")
     out = out or file.with_suffix(".safetensors")
-    config = read_config(file.parent)
-    named = base or config.get(BASE)
+    named = base or read_config(file.parent).get(BASE)
     if not isinstance(named, str) or not named.strip():
         raise ModelFileError(
             f"nothing beside {file} says which model its heads are for; name it with --base"
         )
+
+    def heads(tensors: Mapping[str, Any]) -> int:
+        numbers = [m[1] for m in (re.match(r"(?:blocks\.)?(\d+)\.", n) for n in tensors) if m]
+        if not numbers:
+            raise ModelFileError(f"{file} holds no Medusa heads (0.0.linear.weight, …)")
+        return 1 + max(map(int, numbers))
+
+    kind = _Kind(_NAMES, _PREFIXES, "no Medusa head has", heads, "medusa_num_heads")
+    count, isolated = _converted(file, out, {BASE: named}, kind, seconds)
+    return Converted(out, count, named, isolated)
+
+
+def convert_eagle(
+    source: Path, out: Path | None = None, *, base: str | None = None, seconds: float = _SECONDS
+) -> Converted:
+    """Write the weights of an EAGLE folder's `pytorch_model.bin` to `model.safetensors` there.
+
+    `base` names the target, which such folders mostly do not. `out` is another folder, which gets
+    the config.json too. Raises as `convert_medusa` does.
+    """
+    file = _found(source, _EAGLE, "is no EAGLE checkpoint")
+    config = file.parent / "config.json"
+    if not read_config(file.parent):
+        raise ModelFileError(f"{file.parent} is no EAGLE checkpoint: it has no config.json")
+    folder = out or file.parent
+
+    def layers(tensors: Mapping[str, Any]) -> int:
+        if "fc.weight" not in tensors:
+            raise ModelFileError(f"{file} holds no layers of EAGLE: it has no fc.weight")
+        found = (re.match(r"(layers\.\d+|midlayer)\.", name) for name in tensors)
+        return len({match[1] for match in found if match})
+
+    kind = _Kind(_EAGLE_NAMES, ("model.",), "EAGLE's layers have not", layers)
+    told = {BASE: base} if base else {}
+    count, isolated = _converted(file, folder / "model.safetensors", told, kind, seconds)
+    if folder != file.parent:
+        try:
+            with replacing(folder / "config.json") as new:
+                new.write(config.read_bytes())
+        except OSError as error:
+            raise ModelFileError(f"{folder} cannot be written: {error.strerror}") from error
+    return Converted(folder, count, base or "", isolated)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Which tensors a kind of file may hold, and how many heads or layers these are.
+
+    `prefixes` are taken off their names; `key` is what the header tells the count under.
+    """
+
+    names: re.Pattern[str]
+    prefixes: tuple[str, ...]
+    otherwise: str
+    count: Callable[[Mapping[str, Any]], int]
+    key: str = ""
+
+
+def _found(source: Path, name: str, what: str) -> Path:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None or find_spec("safetensors") is None:
+        raise MissingExtraError("torch", "torch")
+    file = source / name if source.is_dir() else source
+    if not file.is_file():
+        raise ModelNotFoundError(f"there {what} at {file}")
+    return file
+
+
+def _converted(
+    file: Path, out: Path, told: Mapping[str, str], kind: _Kind, seconds: float
+) -> tuple[int, bool]:
+    """Write the tensors of a pickle; how many heads or layers, and whether without network."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".convert-", dir=out.parent) as folder:
             raw = Path(folder) / "tensors.safetensors"
             isolated = _unpickle(file, raw, seconds)
-            told = {BASE: named, "format": "pt"}
-            heads = _rewrite(raw, out, told, file)
+            return _rewrite(raw, out, {**told, "format": "pt"}, file, kind), isolated
     except OSError as error:
         raise ModelFileError(f"{out} cannot be written: {error.strerror or error}") from error
-    return Converted(out, heads, named, isolated)
 
 
 def _unpickle(source: Path, target: Path, seconds: float) -> bool:
@@ -105,23 +175,21 @@ def _unpickle(source: Path, target: Path, seconds: float) -> bool:
     return said == "isolated"
 
 
-def _rewrite(raw: Path, out: Path, told: Mapping[str, str], source: Path) -> int:
+def _rewrite(raw: Path, out: Path, told: Mapping[str, str], source: Path, kind: _Kind) -> int:
     """The same tensors with checked names and with `told` in the header; how many heads."""
     with raw.open("rb") as file:
         header = _header(file, source)
         tensors: dict[str, Any] = {}
         for name, what in header.items():
-            plain = next((name.removeprefix(p) for p in _PREFIXES if name.startswith(p)), name)
+            own = (name.removeprefix(p) for p in kind.prefixes if name.startswith(p))
+            plain = next(own, name)
             if name == "__metadata__":
                 continue
-            if not _NAMES.fullmatch(plain) or plain in tensors:
-                raise ModelFileError(f"{source} holds {name[:80]!r}, which no Medusa head has")
+            if not kind.names.fullmatch(plain) or plain in tensors:
+                raise ModelFileError(f"{source} holds {name[:80]!r}, which {kind.otherwise}")
             tensors[plain] = what
-        numbers = [m[1] for m in (re.match(r"(?:blocks\.)?(\d+)\.", n) for n in tensors) if m]
-        if not numbers:
-            raise ModelFileError(f"{source} holds no Medusa heads (0.0.linear.weight, …)")
-        count = 1 + max(map(int, numbers))
-        metadata = {**told, "medusa_num_heads": str(count)}
+        count = kind.count(tensors)
+        metadata = {**told, **({kind.key: str(count)} if kind.key else {})}
         text = json.dumps({"__metadata__": metadata, **tensors}, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
         with replacing(out) as new:

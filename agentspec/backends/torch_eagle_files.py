@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from agentspec.backends.pickles import pickles
 from agentspec.backends.torch_heads import BASE, IDENTITY, names_of, plain_name, width_of
 from agentspec.errors import ModelFileError, ModelNotFoundError, PairMismatchError, line_of
 
@@ -97,12 +98,11 @@ def _weights(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        pickled = sorted(p.name for kind in ("*.bin", "*.pt", "*.pth") for p in folder.glob(kind))
+        pickled = pickles(folder)
         if pickled:
             raise ModelFileError(
-                f"{folder} holds its weights as {pickled[0]}, a pickle, which may run code when it "
-                "is opened; take the checkpoint's safetensors, or make some where that does no "
-                "harm: torch.load(weights_only=True), then safetensors.torch.save_file"
+                f"{folder} holds its weights as {pickled[0].name}, a pickle, which is never opened "
+                f"here; convert it: agentspec models convert-eagle {folder}"
             )
         raise ModelFileError(f"{folder} holds no weights (*.safetensors)")
     found: dict[str, Any] = {}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentspec.backends.pickles import SUFFIXES, pickles
 from agentspec.errors import ModelFileError, ModelNotFoundError, PairMismatchError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ IDENTITY = "base_identity"
 """The same as `TorchBackend.identity`, in files that were trained here."""
 
 _FLOATS = ("torch.float32", "torch.bfloat16", "torch.float16")
-_PICKLES = (".pt", ".bin", ".pth", ".pkl", ".ckpt")
 _MOST_CONFIG = 1 << 20
 _QUANTISED = re.compile(r"[-._](i?q\d\w*|f16|f32|bf16|fp16|fp32|mxfp4)$", re.IGNORECASE)
 
@@ -92,10 +92,17 @@ def read_heads(path: Path) -> HeadFile:
 
 
 def is_eagle(path: Path) -> bool:
-    """Whether a folder holds layers of EAGLE; False for whatever cannot be read."""
+    """Whether a folder holds layers of EAGLE; False for whatever cannot be read.
+
+    Of a pickle, which is not opened, the config.json tells: only EAGLE's gives a model's shape.
+    """
     from safetensors import SafetensorError, safe_open
 
-    for file in sorted(path.glob("*.safetensors")) if path.is_dir() else ():
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else []
+    if not files and pickles(path):
+        told = read_config(path)
+        return "hidden_size" in told or told.get("model_type") == "eagle"
+    for file in files:
         try:
             with safe_open(file, framework="pt") as opened:
                 names = {name.removeprefix("model.") for name in opened.keys()}  # noqa: SIM118
@@ -153,14 +160,14 @@ def _file(path: Path) -> Path:
         found = sorted(path.glob("*.safetensors"))
         if len(found) == 1:
             return found[0]
-        pickles = [one for one in sorted(path.iterdir()) if one.suffix in _PICKLES]
-        if not found and pickles:
-            path = pickles[0]
+        pickled = pickles(path)
+        if not found and pickled:
+            path = pickled[0]
         else:
             raise ModelFileError(
                 f"{path} holds {len(found)} safetensors files; name the one with the heads"
             )
-    if path.suffix in _PICKLES:
+    if path.suffix in SUFFIXES:
         raise ModelFileError(
             f"{path} is a pickle, which is never opened here; "
             f"convert it: agentspec models convert-medusa {path}"

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from agentspec.backends.pickles import pickles
 from agentspec.backends.torch_settings import (
     Libraries,
     TorchSettings,
@@ -62,10 +63,10 @@ def check_folder(path: Path) -> None:
         raise ModelFileError(f"{path} is not a model directory: it has no config.json")
     if any(path.glob("*.safetensors")):
         return
-    pickled = sorted(p.name for kind in ("*.bin", "*.pt", "*.pth") for p in path.glob(kind))
-    if pickled:
+    found = pickles(path)
+    if found:
         raise ModelFileError(
-            f"{path} holds its weights as {pickled[0]}, a pickle, which runs code when it is "
+            f"{path} holds its weights as {found[0].name}, a pickle, which runs code when it is "
             "opened; take the model's safetensors, or convert it where you trust it"
         )
     raise ModelFileError(f"{path} holds no weights (*.safetensors)")

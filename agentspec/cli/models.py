@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import click
 
-from agentspec.cli.convert import convert_medusa
+from agentspec.cli.convert import convert_eagle, convert_medusa
 from agentspec.errors import ChecksumError, ModelNotFoundError
 from agentspec.models import catalog
 from agentspec.models.pull import SourceKind, pull, verify
@@ -179,6 +179,7 @@ def verify_command(context: click.Context, names: tuple[str, ...], as_json: bool
 
 
 models.add_command(convert_medusa)
+models.add_command(convert_eagle)
 
 
 def _row(model: catalog.Entry) -> dict[str, Any]:

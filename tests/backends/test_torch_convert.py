@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from agentspec.backends import torch_convert
-from agentspec.errors import ModelFileError, ModelNotFoundError
+from agentspec.errors import ModelFileError, ModelNotFoundError, PairMismatchError
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
+from tests.eagle_checkpoints import write_eagle  # noqa: E402
 from tests.head_files import as_vllm, medusa_tensors, write_published  # noqa: E402
 
 
@@ -239,3 +240,96 @@ def test_the_command(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["models", "convert-medusa", str(tmp_path / "none")])
     assert done.exit_code != 0
     assert "no Medusa heads at" in done.output
+
+
+# layers of EAGLE
+
+
+def published_eagle(folder: Path, version: int = 1, **more: Any) -> dict[str, Any]:
+    """A folder as it is published, its weights a pickle; the weights."""
+    from safetensors.torch import load_file
+
+    write_eagle(folder, version, **more)
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin")
+    return tensors
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("version", "layout"), [(1, "safeai"), (1, "vllm"), (3, "safeai")])
+def test_eagle_comes_over_and_is_loaded(tmp_path: Path, version: int, layout: str) -> None:
+    pytest.importorskip("transformers")
+    from agentspec.backends.torch import TorchBackend, TorchSettings
+    from agentspec.backends.torch_eagle_files import read_eagle
+    from agentspec.backends.torch_heads import is_eagle
+    from tests.torch_models import write_tiny
+
+    folder, out = tmp_path / "eagle", tmp_path / "out"
+    tensors = published_eagle(folder, version, layout=layout)
+    target = TorchBackend(
+        write_tiny(tmp_path / "tiny"), TorchSettings(n_ctx=64, n_threads=1, device="cpu")
+    )
+    try:
+        # it is known without a look at the pickle, and the message speaks of its own converter
+        assert is_eagle(folder)
+        with pytest.raises(ModelFileError, match=f"models convert-eagle {folder}$"):
+            read_eagle(folder, target)
+        done = torch_convert.convert_eagle(folder, out)
+        assert (done.path, done.heads, done.base) == (out, 1, "")
+        assert is_eagle(out)
+        found = read_eagle(out, target)
+        assert found.version == version
+        for name, tensor in tensors.items():
+            own = name.removeprefix("model.").replace("midlayer.", "layers.0.")
+            if own in found.weights:
+                assert torch.equal(found.weights[own], tensor)
+        assert torch_convert.convert_eagle(folder).path == folder
+        read_eagle(folder, target)
+        torch_convert.convert_eagle(folder, base="org/other")
+        with pytest.raises(PairMismatchError, match="trained for org/other"):
+            read_eagle(folder, target)
+    finally:
+        target.close()
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_is_no_eagle_checkpoint_is_said(tmp_path: Path) -> None:
+    from agentspec.backends.torch_heads import is_eagle, read_heads
+
+    with pytest.raises(ModelNotFoundError, match="no EAGLE checkpoint at"):
+        torch_convert.convert_eagle(tmp_path / "none")
+    for number, (content, message) in enumerate(
+        [
+            ({"fc.weight": torch.zeros(2), "0.0.linear.weight": torch.zeros(1)}, "0.0.linear"),
+            ({"lm_head.weight": torch.zeros(2)}, "no fc.weight"),
+            ({"fc.weight": Runs(os.system, "true")}, "other things than tensors"),
+        ]
+    ):
+        folder = tmp_path / str(number)
+        published_eagle(folder)
+        torch.save(content, folder / "pytorch_model.bin")
+        with pytest.raises(ModelFileError, match=message):
+            torch_convert.convert_eagle(folder)
+        assert not (folder / "model.safetensors").exists()
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelFileError, match=r"no config\.json"):
+        torch_convert.convert_eagle(folder)
+    # and Medusa heads, in a pickle too, are none of it
+    medusa = write_published(tmp_path / "medusa", medusa_tensors())
+    assert not is_eagle(medusa)
+    with pytest.raises(ModelFileError, match="convert-medusa"):
+        read_heads(medusa)
+
+
+def test_the_command_for_eagle(tmp_path: Path) -> None:
+    from click.testing import CliRunner
+
+    from agentspec.cli import main
+
+    published_eagle(tmp_path / "eagle", 3)
+    done = CliRunner().invoke(main, ["models", "convert-eagle", str(tmp_path / "eagle"), "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (told["path"], told["layers"]) == (str(tmp_path / "eagle"), 1)
+    assert (tmp_path / "eagle" / "model.safetensors").exists()
