@@ -54,6 +54,8 @@ def openai_client(
         return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, **settings)
     if api_key is not None:
         raise ConfigError("an API key is for a server: give its base_url too")
+    if engine is not None and not isinstance(engine, Engine):
+        raise ConfigError("this engine asks a server already: give its base_url instead")
     transport = InProcess(Source(model, engine=engine, **settings))
     return openai.AsyncOpenAI(
         base_url=_ADDRESS,
@@ -80,8 +82,7 @@ class InProcess(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """The head of the response, its body still to come.
 
-        Raises ConfigError for an engine that cannot be served, what loading raises, and
-        httpx2.ReadTimeout as any transport does.
+        Raises what loading raises, and httpx2.ReadTimeout and ReadError as any transport does.
         """
         app = self._app(await self._source.aengine())
         exchange = _Exchange(app, request, await request.aread())
@@ -96,8 +97,7 @@ class InProcess(httpx2.AsyncBaseTransport):
 
     def _app(self, engine: Answers) -> Starlette:
         """The application of the running loop."""
-        if not isinstance(engine, Engine):
-            raise ConfigError("this engine is a server's already: give its base_url instead")
+        assert isinstance(engine, Engine)  # `openai_client` lets no other in
         loop = asyncio.get_running_loop()
         with self._lock:
             for old in [old for old in self._apps if old.is_closed()]:
