@@ -159,6 +159,9 @@ def test_options_of_the_call_go_before_those_of_the_model(says: Any) -> None:
     model = ChatAgentSpec(engine=says("abcdefgh"), max_tokens=3, model_kwargs={"top_k": 1})
     assert model.invoke("hi").content == "abc"
     assert model.bind(max_tokens=5).invoke("hi").content == "abcde"
+    # LangChain's own word for the way, none of the engine's
+    assert model.invoke("hi", stream=True).content == "abc"
+    assert model.invoke("hi", stream=False).content == "abc"
     assert model._get_ls_params(stop=["x"])["ls_max_tokens"] == 3
     assert model._get_ls_params(model="other")["ls_model_name"] == "other"
     # what tells cached answers apart
