@@ -69,7 +69,7 @@ def body_of(request: Request, kind: str, model: str) -> tuple[dict[str, Any], li
         "stream": True,
         "stream_options": {"include_usage": True},
         **_sampling(request, kind, dialect),
-        **_tools(request),
+        **_tools(request, kind),
         **_hints(request, kind, dialect, notes),
     }
     if request.max_tokens is not None:
@@ -149,16 +149,18 @@ def _sampling(request: Request, kind: str, dialect: Dialect) -> dict[str, Any]:
     return body
 
 
-def _tools(request: Request) -> dict[str, Any]:
+def _tools(request: Request, kind: str) -> dict[str, Any]:
     if not request.tools:
         return {}
     choice: Any = request.tool_choice
     if choice.startswith("="):
         choice = {"type": "function", "function": {"name": choice[1:]}}
-    body: dict[str, Any] = {
-        "tools": [tool.model_dump(exclude_none=True) for tool in request.tools],
-        "tool_choice": choice,
-    }
+    tools = [tool.model_dump(exclude_none=True) for tool in request.tools]
+    if kind == "vllm" and choice not in ("auto", "none"):
+        # else it holds a call that must come to its name, and not to its schema
+        for tool in tools:
+            tool["function"].setdefault("strict", True)
+    body: dict[str, Any] = {"tools": tools, "tool_choice": choice}
     if choice != "none":
         body["parallel_tool_calls"] = request.parallel_tool_calls
     return body

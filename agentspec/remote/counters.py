@@ -13,7 +13,11 @@ from agentspec.remote.client import Client
 from agentspec.remote.statistics import counted
 from agentspec.wire import SpeculationStats
 
-_LINE = re.compile(r"^vllm:(\w+?)(?:_total)?(?:\{([^\n]*)\})?[ \t]+([0-9.eE+]+)", re.MULTILINE)
+_LINE = re.compile(
+    r"^vllm:(\w+?)(?:_total)?(?:\{([^\n]*)\})?"
+    r"[ \t]+(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?:[ \t]+\d+)?$",
+    re.MULTILINE,
+)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _MOST_POSITIONS = 1024
 _SETTLED = 0.1

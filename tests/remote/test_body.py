@@ -159,6 +159,19 @@ def test_messages_as_they_are() -> None:
     assert "cch=" in notes("vllm", messages, normalise=["cch"])
 
 
+def test_a_call_that_must_come_keeps_to_its_schema() -> None:
+    def strict(kind: str, **options: Any) -> list[Any]:
+        tools = body(kind, tools=[TOOL, loose], **options)["tools"]
+        return [tool["function"].get("strict") for tool in tools]
+
+    loose = {"type": "function", "function": {"name": "g", "strict": False}}
+    named = {"type": "function", "function": {"name": "f"}}
+    assert strict("vllm", tool_choice="required") == [True, False]
+    assert strict("vllm", tool_choice=named) == [True, False]
+    assert strict("vllm", tool_choice="auto") == [None, False]
+    assert strict("openai", tool_choice="required") == [None, False]
+
+
 def test_every_schema_has_a_name() -> None:
     form: dict[str, Any] = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
     assert body("vllm", response_format=form)["response_format"]["json_schema"] == {

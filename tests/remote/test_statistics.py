@@ -56,6 +56,8 @@ def metrics(
             for j, n in per_pos.items()
         ),
         'vllm:request_success_total{engine="0",model_name="other {x}"} NaN',
+        'vllm:inter_token_latency_seconds_sum{engine="0",model_name="m"} 7.5e-05',
+        f"vllm:kv_cache_usage_perc{{{label}}} -0.0 1700000000000",
     ]
     return "\n".join(rows) + "\n"
 
