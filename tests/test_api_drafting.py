@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -154,7 +155,7 @@ def test_a_draft_model_of_another_vocabulary_drafts_by_its_text(chat: Any) -> No
     own = Vocabulary([*(bytes([n]) for n in range(256)), b"turn", b"width", b"  "])
     begun = b"<|im_start|>assistant\n"  # special to the target, text to the draft model
 
-    def law(cached: list[int]) -> Any:
+    def law(cached: Sequence[int]) -> Any:
         answer = own.text(cached).rpartition(begun)[2].decode()
         logits = np.zeros(own.vocab_size, dtype=np.float32)
         if CODE.startswith(answer) and answer != CODE:

@@ -81,7 +81,7 @@ class ReencodedModel:
         if min(max_tokens, most) <= 0 or not self._catch_up():
             return EMPTY_DRAFT
         grown = Grown(self.chance, self.name)
-        place = _Place(self._text.own_length, self._text.length)
+        place = _Place(self._text.between(self._text.own_length, self._text.length))
         instead: tuple[int, ...] = ()
         ahead = behind.truncate(max_tokens)
         if ahead.tokens:
@@ -174,16 +174,18 @@ class ReencodedModel:
         if read.laws and behind >= read.first and read.end_of(behind) == at:
             if behind < len(self.sequence.tokens):
                 self.sequence.correct(behind, ())
-            return _Place(at, at, read.laws[behind - read.first])
-        tail = self._text.told(b"".join(read.pieces[:kept]))
+            return _Place(b"", read.laws[behind - read.first])
+        ahead, length = b"".join(read.pieces[:kept]), self._text.length
+        tail = self._text.told(ahead)
         self._put(tail)
-        return _Place(tail.ends[-1] if tail.ends else tail.start, at)
+        held = tail.ends[-1] if tail.ends else tail.start
+        return _Place(self._text.between(held, length) + ahead[max(0, held - length) :])
 
     # writing
 
     def _write(self, grown: Grown, place: _Place, most: int, least: float) -> _Written:
         """At most so many tokens of the draft model's own behind what its sequence holds."""
-        written = _Written(self._text.between(place.held, place.drafted))
+        written = _Written(place.missing)
         law, stands = place.law, grown.stands
         most = min(most, self.sequence.room)
         while len(written) < most:
@@ -237,13 +239,12 @@ class ReencodedModel:
 
 
 class _Place(NamedTuple):
-    """Where to write on: the bytes of text that the sequence holds, and that is drafted so far.
+    """Where to write on: what is drafted so far and `missing` in the sequence's text.
 
     `law` is q there, where it is known.
     """
 
-    held: int
-    drafted: int
+    missing: bytes
     law: Distribution | None = None
 
 

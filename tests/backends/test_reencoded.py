@@ -12,8 +12,9 @@ from agentspec.propose._transcript import Transcript
 from agentspec.propose.longest import LongestMatch
 from agentspec.propose.reencoded import ReencodedModel
 from agentspec.testing.loop import Answer, Loop
+from agentspec.types import Proposer
 
-pytestmark = pytest.mark.weights
+pytestmark = [pytest.mark.weights, pytest.mark.timeout(1800)]
 
 SMALL = {"n_ctx": 1024, "chunk": 128}
 # one class of row counts, so that no near tie is decided by how many rows a pass has
@@ -43,7 +44,8 @@ def test_it_drafts_for_a_target_of_another_vocabulary(load: Any, weights: Any, n
     model = ReencodedModel(small, target.tokenizer, k=6)
     model.ends = target.tokenizer.eos_ids
     lookup = LongestMatch(min_match=3)
-    for proposers in ([model], [lookup, model]):
+    both: list[list[Proposer]] = [[model], [lookup, model]]
+    for proposers in both:
         controller = FixedController(6, match_factor=0.0)
         fast = loop.answer(prompt, proposers, max_tokens=200, controller=controller)
         assert fast.tokens == plain.tokens
@@ -84,9 +86,10 @@ def test_the_engine_loads_such_a_pair_when_told(
     from agentspec.loading import load_engine
 
     monkeypatch.setattr("agentspec.control.cost_store._default_folder", lambda: tmp_path)
-    told = {"draft": str(weights("smollm2-135m")), "n_ctx": 512, "n_gpu_layers": 0}
+    told: dict[str, Any] = {"draft": str(weights("smollm2-135m")), "n_ctx": 512, "n_gpu_layers": 0}
     with pytest.raises(PairMismatchError, match="set draft_reencode"):
         load_engine(weights("qwen2.5-coder-0.5b"), **told)
     with load_engine(weights("qwen2.5-coder-0.5b"), draft_reencode=True, **told) as engine:
         answer = engine.complete([{"role": "user", "content": "Say hello."}], max_tokens=24)
+    assert answer.speculation is not None
     assert not answer.speculation.notes

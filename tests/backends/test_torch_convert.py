@@ -250,7 +250,7 @@ def published_eagle(folder: Path, version: int = 1, **more: Any) -> dict[str, An
     from safetensors.torch import load_file
 
     write_eagle(folder, version, **more)
-    tensors = load_file(folder / "model.safetensors")
+    tensors: dict[str, Any] = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save(tensors, folder / "pytorch_model.bin")
     return tensors

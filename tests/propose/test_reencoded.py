@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentspec.backends.base import Output, Rollback, Rows
 from agentspec.context import evidence
@@ -434,7 +436,8 @@ def test_nothing_is_drafted_behind_an_end_that_another_drafts() -> None:
 
 
 def test_a_draft_longer_than_a_pass_or_the_context_is_read_as_far_as_it_fits() -> None:
-    for more in ({"max_rows": 4}, {"n_ctx": 9}):
+    limits: list[dict[str, Any]] = [{"max_rows": 4}, {"n_ctx": 9}]
+    for more in limits:
         backend = model(**more)
         draft = ReencodedModel(backend, TARGET, k=2)
         draft.begin(turn("ab ab"))
@@ -460,3 +463,43 @@ def test_bytes_of_a_character_in_a_lookups_draft() -> None:
     observe(draft, smile[:2])
     found = draft.go_on(Draft.chain(smile[2:], "lookup", Evidence(4)), 9)
     assert list(found.tokens[:2]) == smile[2:]
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_whatever_is_committed_and_drafted_the_text_goes_on_as_it_writes_it(
+    data: st.DataObject,
+) -> None:
+    """Tokens of any division, of a lookup that is right, and a draft model that knows the text."""
+    draw = data.draw
+    text = draw(st.text("ab é😀", min_size=1, max_size=30)).encode()
+    joined = [b"aa", b"ab", b" a", b"b ", "é".encode(), "aé".encode(), "😀".encode(), b"\xf0\x9f"]
+    single = [bytes([n]) for n in sorted(set("ab é😀".encode()))]
+    words = st.lists(st.sampled_from(joined), unique=True)
+    target, own = Vocabulary([*single, *draw(words)]), Vocabulary([*single, *draw(words)])
+    tokens: list[int] = []
+    while rest := text[len(target.text(tokens)) :]:
+        fits = [i for i in range(target.vocab_size) if rest.startswith(target.piece(i))]
+        tokens.append(draw(st.sampled_from(fits)))
+    backend = ScriptedBackend(writing(own, text, peak=30.0), own.vocab_size, tokenizer=own)
+    draft = ReencodedModel(backend, target, k=draw(st.integers(1, 6)), p_min=0.5)
+    at = draw(st.integers(1, len(tokens)))
+    draft.begin(turn(tokens[:at]))
+    while True:
+        ahead = tokens[at : at + draw(st.integers(0, 5))]
+        if ahead and draw(st.booleans()):
+            ahead = [*ahead[:-1], 0]
+        found = draft.go_on(Draft.chain(ahead, "lookup", Evidence(4)), draw(st.integers(1, 9)))
+        right = found.sources.count("lookup") and ahead[-1:] == [0]
+        so_far = target.text([*tokens[:at], *found.tokens])
+        assert text.startswith(so_far) or right
+        cache = backend.caches[draft.sequence.seq]
+        assert cache == draft.sequence.tokens[: len(cache)]
+        step = draw(st.integers(1, 4))
+        draft.observe(
+            tokens[at : at + step], Verdict(EMPTY_DRAFT, tuple(tokens[at : at + step]), 0, 0)
+        )
+        at += step
+        if at >= len(tokens):
+            break
+    draft.end()

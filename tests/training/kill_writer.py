@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 
-from agentspec import files
 from agentspec.cli import main
 from agentspec.training import run
 
@@ -29,7 +28,8 @@ def deadly(source: str, destination: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-files.os.replace = deadly
+os.replace = deadly  # type: ignore[assignment]
+assert run.train_heads.__kwdefaults__ is not None
 run.train_heads.__kwdefaults__["save_every"] = 0.0
 main(["train-heads", *sys.argv[3:]], standalone_mode=False)
 print(writes)

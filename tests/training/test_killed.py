@@ -107,10 +107,9 @@ def test_what_a_kill_at_the_very_end_leaves_is_tidied(
     from safetensors.torch import load_file
 
     from agentspec.errors import ConfigError
-    from agentspec.training import folder as folder_of
+    from agentspec.files import replacing
 
     out, left = tmp_path / "out", {"nothing": 0, "weights": 1, "both": 2}[kept]
-    replacing = folder_of.replacing
 
     def until(*args: Any, **named: Any) -> Any:
         nonlocal left
@@ -120,7 +119,7 @@ def test_what_a_kill_at_the_very_end_leaves_is_tidied(
         return replacing(*args, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(folder_of, "replacing", until)
+        patch.setattr("agentspec.training.folder.replacing", until)
         if kept == "both":
             patch.setattr("shutil.rmtree", lambda *args, **named: None)
             train(plan("exit", epochs=1), out)
