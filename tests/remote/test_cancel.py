@@ -28,11 +28,11 @@ from tests.threads import start, wait_for
 __all__ = ["serve"]
 
 Remote = Callable[..., RemoteEngine]
-PASS = 0.1
+PASS = 0.15
 
 
 class Slow(ScriptedBackend):
-    """Every pass takes a tenth of a second."""
+    """Every pass takes a while."""
 
     def forward(self, rows: Sequence[Rows]) -> Output:
         time.sleep(PASS)
@@ -104,7 +104,7 @@ def test_cancelling_the_engine_ends_what_runs_and_what_waits(slow: Running, how:
             ends.append(error)
 
     threads = [start(work), start(work)]
-    wait_for(lambda: busy(slow) and len(slow.engine.target.passes) > 2)
+    wait_for(lambda: busy(slow) and len(slow.engine.target.passes) > 4)
     wait_for(lambda: len(engine._running) == 2)
     getattr(engine, how)()
     for thread in threads:

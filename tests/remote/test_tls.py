@@ -72,11 +72,13 @@ def test_cancelling_a_silent_server(secure: Fake, remote: Callable[..., RemoteEn
     silent = threading.Event()
     secure.replies = [Reply(*sent(delta(content="a"), done=False), silent)]
     with remote() as engine:
-        timer = threading.Timer(0.3, engine.cancel)
+        stream = engine.stream(HI)
+        assert [next(stream) for _ in range(2)][-1].choices[0].delta.content == "a"
+        timer = threading.Timer(0.2, engine.cancel)
         timer.start()
         begun = time.monotonic()
         with pytest.raises(CancelledError) as caught:
-            engine.complete(HI)
+            next(stream)
         assert (caught.value.partial, time.monotonic() - begun < 10) == ("a", True)
     silent.set()
     timer.join()
