@@ -120,8 +120,9 @@ class RemoteEngine:
     def complete(self, messages: object, **options: Any) -> Completion:
         """One whole answer; options as of `agentspec.complete`.
 
-        Without `max_tokens` the server's own limit holds. Raises as `Engine.complete` does, UnsupportedError for what this server cannot do,
-        ConfigError when it refuses the key, and BackendError when it fails.
+        Without `max_tokens` the server's own limit holds. Raises as `Engine.complete` does,
+        UnsupportedError for what this server cannot do, ConfigError when it refuses the key, and
+        BackendError when it fails.
         """
         return self._complete(parse_request(messages, **options), Stop())
 
