@@ -54,6 +54,7 @@ class AgentSpecModel(Model):  # type: ignore[misc]
         self._base_url = base_url
         named = None if engine is not None else model_id
         self._source = Source(named, engine=engine, base_url=base_url, **self._settings)
+        self._named = self._source.name if engine is not None else model_id
         super().__init__(model_id=model_id or self._source.name, **options)
 
     @property
@@ -107,6 +108,7 @@ class AgentSpecModel(Model):  # type: ignore[misc]
     def to_dict(self) -> dict[str, Any]:
         """What `from_dict` makes this model of again, without secrets and a given engine."""
         made: dict[str, Any] = super().to_dict()
+        made["model_id"] = self._named
         if self._base_url is not None:
             made["base_url"] = self._base_url
         if kept := {key: self._settings[key] for key in self._settings.keys() - _SECRETS}:

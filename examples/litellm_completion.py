@@ -17,6 +17,7 @@ READ = {"type": "function", "function": {"name": "read", "parameters": PARAMETER
 
 def main(prompt: str = "What does README.md say?", **settings: Any) -> None:
     """Models of the catalog are `agentspec/NAME`; `default` is the configured one."""
+    litellm.suppress_debug_info = True  # else it tells that it knows no price of a local model
     handler = register(**settings)
     messages: list[Any] = [{"role": "user", "content": prompt}]
     try:

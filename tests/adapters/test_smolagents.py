@@ -203,8 +203,8 @@ def test_a_model_is_described_and_made_again(loads: Any) -> None:
     assert again.generate(HI).content == "hel"
     assert [engine.loaded for engine in made] == [("smollm2-135m", {"n_ctx": 512})]
     again.close()
-    secret = AgentSpecModel("m", base_url="http://x", settings={"api_key": "s"})
-    assert secret.to_dict() == {"model_id": "m", "base_url": "http://x"}
+    secret = AgentSpecModel(base_url="http://x", settings={"api_key": "s"})
+    assert secret.to_dict() == {"model_id": None, "base_url": "http://x"}
 
 
 def test_without_smolagents_the_extra_is_named(absent: Any) -> None:
