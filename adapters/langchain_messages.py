@@ -115,7 +115,6 @@ def piece(chunk: Chunk) -> ChatGenerationChunk | None:
     if chunk.usage is not None:
         message.usage_metadata = _usage(chunk.usage)
         message.response_metadata = message.response_metadata | _speculation(chunk.speculation)
-        message.chunk_position = "last"
     shown = message.content or message.tool_call_chunks or message.additional_kwargs
     if not (shown or message.usage_metadata or info):
         return None

@@ -371,6 +371,8 @@ def test_a_model_is_loaded_once_and_freed(says: Any, monkeypatch: pytest.MonkeyP
     loaded: list[Any] = []
 
     def load(model: Any, **settings: Any) -> Any:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()  # which would stand still meanwhile
         loaded.append((model, settings))
         return says(f"I am {model}", model=model)
 
@@ -385,9 +387,10 @@ def test_a_model_is_loaded_once_and_freed(says: Any, monkeypatch: pytest.MonkeyP
     later = model.configurable_fields(temperature=ConfigurableField("t"))
     assert later.invoke("hi", config={"configurable": {"t": 1.0}}).content == "I am a"
     assert loaded == [("a", {"n_ctx": 4096})]
-    assert model.invoke("hi", model="b").response_metadata["model_name"] == "b"
     assert asyncio.run(model.ainvoke("hi", model="b")).content == "I am b"
-    assert loaded[1:] == [("b", {"n_ctx": 4096})]
+    assert model.invoke("hi", model="b").response_metadata["model_name"] == "b"
+    assert asyncio.run(collected(model.astream("hi", model="c"))).content == "I am c"
+    assert loaded[1:] == [(name, {"n_ctx": 4096}) for name in "bc"]
     engines = [model.source.engine(), model.source.of("b").engine()]
     model.close()
     for engine in engines:

@@ -324,6 +324,8 @@ def test_a_model_is_loaded_once_and_freed(says: Any, monkeypatch: pytest.MonkeyP
     loaded: list[Any] = []
 
     def load(model: Any, **settings: Any) -> Any:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()  # which would stand still meanwhile
         loaded.append((model, settings))
         return says("abc")
 
@@ -332,9 +334,11 @@ def test_a_model_is_loaded_once_and_freed(says: Any, monkeypatch: pytest.MonkeyP
     assert "'k'" not in repr(llm) + json.dumps(llm.to_dict())
     assert llm.metadata.model_name == "a"
     assert not loaded
-    assert copy.deepcopy(llm).chat(HI).message.content == "abc"
     assert asyncio.run(llm.achat(HI)).message.content == "abc"
+    assert copy.deepcopy(llm).chat(HI).message.content == "abc"
     assert loaded == [("a", {"n_ctx": 4096, "api_key": "k"})]
+    llm.close()
+    assert asyncio.run(collected(llm.astream_chat(HI)))[-1].message.content == "abc"
     engine = llm._source.engine()
     llm.close()
     with pytest.raises(errors.EngineClosedError):
