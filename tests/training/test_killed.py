@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def start(model: Path, texts: list[Path], tmp_path: Path) -> Start:
+def start(model: Path, texts: list[Path], tmp_path: Path) -> Iterator[Start]:
     """Begin the command in a process; with a cache of its own, so that all is written anew."""
     small = ["--window", "32", "--tokens", "24", "--depth", "2", "--epochs", "2", "--batch", "4"]
     small += ["--rows", "2", "--rate", "0.005", "--n-threads", "1", "--device", "cpu"]
@@ -33,7 +33,7 @@ def start(model: Path, texts: list[Path], tmp_path: Path) -> Start:
 
     def begin(out: Path, at: str = "none", where: str = "before") -> subprocess.Popen[str]:
         args = [str(model), "--kind", "exit", "--out", str(out), *told]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, str(WRITER), at, where, *args],
             cwd=ROOT,
             env={
@@ -44,12 +44,20 @@ def start(model: Path, texts: list[Path], tmp_path: Path) -> Start:
             stderr=subprocess.PIPE,
             text=True,
         )  # fmt: skip
+        begun.append(process)
+        return process
 
-    return begin
+    begun: list[subprocess.Popen[str]] = []
+    try:
+        yield begin
+    finally:
+        for process in begun:
+            process.kill()
+            process.communicate()
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate()
     return process.returncode, out, err
 
 
@@ -63,6 +71,7 @@ def check(out: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_killed_at_any_write_or_moment_it_goes_on_to_the_same(start: Start, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
