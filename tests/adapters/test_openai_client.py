@@ -221,8 +221,9 @@ def test_more_than_the_engine_takes_at_a_time_wait_their_turn(engine: Any) -> No
     client = openai_client(engine=engine)
 
     async def work() -> None:
-        answers = await asyncio.gather(*(ask(client) for _ in range(75)))
-        assert {answer.choices[0].message.content for answer in answers} == {"Herons wait."}
+        # more than a server lets wait
+        answers = await asyncio.gather(*(ask(client, max_tokens=1) for _ in range(70)))
+        assert {answer.choices[0].message.content for answer in answers} == {"H"}
 
     run(client, work)
 
