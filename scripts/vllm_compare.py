@@ -161,6 +161,7 @@ def compare(
     rounds: int,
     tokens: int,
     uncounted: int = 1,
+    together: bool = True,
 ) -> dict[str, Any]:
     """Answers of the chosen ways to all prompts, in some rounds and in `uncounted` ones before."""
     from scripts.vllm_prompts import PROMPTS
@@ -171,10 +172,9 @@ def compare(
         for number, (name, speculation) in enumerate(chosen.items())
     }
     runs: list[dict[str, Any]] = []
-    prompts = {
-        **{name: [text] for name, text in PROMPTS.items()},
-        TOGETHER: [*PROMPTS.values()],
-    }
+    prompts = {name: [text] for name, text in PROMPTS.items()}
+    if together:
+        prompts[TOGETHER] = [*PROMPTS.values()]
     try:
         for turn in range(1 - uncounted, rounds + 1):
             for number, (prompt, texts) in enumerate(prompts.items()):
