@@ -199,6 +199,7 @@ def measured(told: argparse.Namespace) -> dict[str, Any]:
         ways = ours(engine, told)
         others, held = theirs(engine, told, sessions[0])
         try:
+            memory = weights(engine, told, held)
             reports = compare(
                 engine,
                 sessions,
@@ -215,7 +216,6 @@ def measured(told: argparse.Namespace) -> dict[str, Any]:
             for backend in held:
                 backend.close()
         print()
-        memory = weights(engine, told, held)
         return {
             "model": told.model,
             "dtype": told.dtype,
