@@ -271,7 +271,7 @@ def theirs(
         Theirs(engine, model, assistant_early_exit=layer)
         for layer in sorted({layers // 4, layers // 2, layers * 3 // 4})
     ]
-    request = {"max_tokens": min(32, told.max_tokens), "temperature": 0.0}
+    request: dict[str, Any] = {"max_tokens": min(8, told.max_tokens), "temperature": 0.0}
     if first.tools:
         request["tools"] = first.tools
     ways["transformers early exit"] = max(tried, key=lambda one: one.ask(first, request).speed)
