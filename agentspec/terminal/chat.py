@@ -258,7 +258,7 @@ class Chat:
         self.screen.begin(self.model.reading)
 
     def _ended(self, event: events.TurnEnded) -> None:
-        self.speed.plain_per_second = self.model.plain_per_second()
+        self.speed.rows_per_second = self.model.plain_per_second()
         self.screen.end()
         if self.screen.by_source:
             self.screen.legend()

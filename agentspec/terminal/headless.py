@@ -111,7 +111,7 @@ def run_once(
                 case events.TurnEnded():
                     turn.ended = event
     assert turn.ended is not None
-    speed.plain_per_second = plain_per_second()
+    speed.rows_per_second = plain_per_second()
     said = "".join(turn.texts) or turn.last
     if format == "text":
         write(said)
@@ -143,7 +143,7 @@ def _result(
         "speed": {
             "tokens_per_second": round(speed.per_second, 2),
             "acceptance_length": round(speed.acceptance_length, 3),
-            "plain_per_second": speed.plain_per_second and round(speed.plain_per_second, 2),
-            "speedup_estimate": speed.estimate and round(speed.estimate, 2),
+            "plain_per_second": speed.plain_per_second and round(speed.plain_per_second, 3),
+            "speedup_estimate": speed.estimate and round(speed.estimate, 3),
         },
     }

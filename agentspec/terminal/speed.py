@@ -12,10 +12,14 @@ from agentspec.wire import SpeculationStats
 
 @dataclass(slots=True)
 class Speed:
-    """What the answers of a turn say together; `plain_per_second` is an estimate or None."""
+    """What the answers of a turn say together.
+
+    `rows_per_second` is how many passes of one row are made in a second, as measured so far; None
+    where nobody knows.
+    """
 
     n_ctx: int
-    plain_per_second: float | None = None
+    rows_per_second: float | None = None
     answers: list[Answered] = field(default_factory=list)
 
     def add(self, answered: Answered) -> None:
@@ -54,11 +58,26 @@ class Speed:
         return sum(s.drafted for s in self.stats)
 
     @property
+    def plain_per_second(self) -> float | None:
+        """Tokens per second of plain decoding, an estimate; None where unknown.
+
+        A plain pass is no slower than one that verifies, so that plain decoding is never further
+        behind than by the tokens gained per pass: a row measured on a busy machine may say so.
+        """
+        if not self.rows_per_second or not self.acceptance_length:
+            return None
+        return max(self.rows_per_second, self.per_second / self.acceptance_length)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the estimate is the most that the passes allow, not what a row's time says."""
+        return self.plain_per_second != self.rows_per_second
+
+    @property
     def estimate(self) -> float | None:
         """How many times as fast as plain decoding, from the cost curve; None where unknown."""
-        if not self.plain_per_second or not self.drafted:
-            return None
-        return self.per_second / self.plain_per_second
+        plain = self.plain_per_second
+        return self.per_second / plain if plain and self.drafted else None
 
     @property
     def reused(self) -> float | None:
@@ -94,7 +113,7 @@ def status(speed: Speed, compared: Comparison | None = None) -> str:
     if compared is not None:
         parts.append(f"{compared.ratio:.2f}× plain, measured")
     elif speed.estimate is not None:
-        parts.append(f"≈{speed.estimate:.1f}× plain (estimate)")
+        parts.append(f"{_times(speed)}× plain (estimate)")
     if speed.reused is not None:
         parts.append(f"{_percent(speed.reused)} of the prompt reused")
     parts.append(f"context {speed.context:,} of {speed.n_ctx:,}")
@@ -114,10 +133,13 @@ def details(speed: Speed) -> list[str]:
         f"{seconds:.1f} s" + (f", {reading:.1f} s of it reading the prompt" if stats else "")
     )
     if speed.plain_per_second and speed.drafted:
-        lines.append(
-            f"plain decoding: ≈{speed.plain_per_second:.1f} tok/s, from the measured time of a "
-            "pass of one row; /speed compare measures it"
+        how = (
+            f"at least {speed.plain_per_second:.1f} tok/s: a pass gained "
+            f"{speed.acceptance_length:.2f} tokens, and a plain pass is no slower"
+            if speed.bounded
+            else f"≈{speed.plain_per_second:.1f} tok/s, from the measured time of a pass of one row"
         )
+        lines.append(f"plain decoding: {how}; /speed compare measures it")
     counts: dict[str, list[int]] = {}
     for name, source in (item for s in stats for item in s.sources.items()):
         count = counts.setdefault(source_kind(name), [0, 0])
@@ -181,6 +203,14 @@ def source_label(kind: str) -> str:
 def _decision(line: str) -> str:
     # without a draft only the pace in the brackets moves from pass to pass
     return line.partition(" (")[0] if line.startswith("no draft") else line
+
+
+def _times(speed: Speed) -> str:
+    """The estimate; what is shown is not above the tokens per pass that are shown."""
+    assert speed.estimate is not None
+    if speed.bounded or round(speed.estimate, 1) > speed.acceptance_length:
+        return f"{'≤' if speed.bounded else '≈'}{speed.estimate:.2f}"
+    return f"≈{speed.estimate:.1f}"
 
 
 def _percent(share: float) -> str:
