@@ -27,6 +27,7 @@ from agentspec.terminal.interrupts import Interrupts, forget_typed
 from agentspec.terminal.opening import Opening
 from agentspec.terminal.screen import Screen
 from agentspec.terminal.speed import Speed, status
+from agentspec.terminal.typed import Typed
 
 if TYPE_CHECKING:
     from agentspec.terminal.prompt import Prompt
@@ -81,6 +82,7 @@ class Chat:
         self._ways = ways
         self._prompt = prompt
         self._interrupts: Interrupts | None = None
+        self._typed = Typed()
         self._stopped = 0.0
         self.model: LoadedModel = ways.model(None)
         self.recording = RecordingModel(self.model)
@@ -105,7 +107,7 @@ class Chat:
         told = False
         while True:
             try:
-                line = self._prompt.request()
+                line = self._request()
             except EOFError:
                 if self._opening.error is not None:
                     raise self._opening.error from None
@@ -125,8 +127,10 @@ class Chat:
                     return
             except (KeyboardInterrupt, CancelledError):
                 self._stopped = time.monotonic()
+                self._typed.hold()
                 self.screen.warn("stopped")
             except (AgentspecError, OSError) as error:
+                self._typed.hold()
                 if error is self._opening.error:
                     raise
                 self.screen.error(str(error) or type(error).__name__)
@@ -152,7 +156,7 @@ class Chat:
     def interruptible(self, work: Callable[[Stop], None]) -> None:
         """Work that Ctrl-C ends by setting what it is given."""
         stop = Stop()
-        self._interrupts = Interrupts(stop)
+        self._interrupts = Interrupts(stop, self._typed)
         try:
             with self._interrupts.listening():
                 work(stop)
@@ -209,6 +213,15 @@ class Chat:
         self.screen.note(f"{self.model.name} in {where} · /help says what can be typed")
         if not self.repository.git:
             self.screen.warn("this is no git repository: /undo works, /diff and /commit do less")
+
+    def _request(self) -> str:
+        """What was typed before, else what is typed now; raises as `Prompt.request` does."""
+        line, text = self._typed.take()
+        if line is None:
+            return self._prompt.request(text)
+        self._prompt.remember(line)
+        self.screen.typed(line)
+        return line
 
     def _line(self, line: str) -> bool:
         """Do what was typed; False to leave."""

@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any
 
 from agentspec.aio import Stop
+from agentspec.terminal.modes import modes, set_modes
+from agentspec.terminal.typed import Typed
 
 _ENDS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name)
@@ -52,22 +53,24 @@ def ending() -> Iterator[None]:
 @contextmanager
 def _kept_terminal() -> Iterator[None]:
     """The terminal's modes afterwards are those of before, however the block ends."""
-    found = _modes()
+    found = modes()
     try:
         yield
     finally:
         if found is not None:
-            _set_modes(*found)
+            set_modes(*found)
 
 
 class Interrupts:
     """Ctrl-C sets `stop`; a second one is a KeyboardInterrupt. For the main thread.
 
-    What is typed meanwhile does not show up between the lines of an answer; the prompt gets it.
+    What is typed meanwhile does not show up between the lines of an answer; `typed` gets it. It
+    is held there once Ctrl-C was pressed or a question was asked.
     """
 
-    def __init__(self, stop: Stop) -> None:
+    def __init__(self, stop: Stop, typed: Typed | None = None) -> None:
         self._stop = stop
+        self._typed = typed
         self._heard = 0
         self._held = ExitStack()
 
@@ -83,19 +86,30 @@ class Interrupts:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Give the keyboard to a question or an editor, until the block is left."""
+        if self._typed is not None:
+            self._typed.hold()
         self._held.close()
+        if self._typed is not None and self._typed.empty:
+            self._typed.take()  # what comes after the question is a request again
         try:
             yield
         finally:
             self._take()
 
     def _take(self) -> None:
-        self._held.enter_context(_signals(self._handle, self._stop.set))
-        self._held.enter_context(_unechoed())
+        self._held.enter_context(_signals(self._handle, self._told))
+        self._held.enter_context(_unechoed(kept=self._typed is not None))
+        if self._typed is not None:
+            self._held.enter_context(self._typed.reading())
+
+    def _told(self) -> None:
+        if self._typed is not None:
+            self._typed.hold()
+        self._stop.set()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._heard += 1
-        self._stop.set()
+        self._told()
         if self._heard > 1:
             raise KeyboardInterrupt
 
@@ -135,8 +149,9 @@ def _signals(
 
 
 @contextmanager
-def _unechoed() -> Iterator[None]:
-    found = _modes()
+def _unechoed(*, kept: bool) -> Iterator[None]:
+    """Without an echo; what was `kept` a Ctrl-C does not take out of the terminal."""
+    found = modes()
     if found is None:
         yield
         return
@@ -145,13 +160,18 @@ def _unechoed() -> Iterator[None]:
     number, before = found
     quiet = [*before]
     quiet[3] &= ~(termios.ECHO | termios.ECHONL)
+    if kept:
+        quiet[3] |= termios.NOFLSH
+        # at the end of a file nobody could tell Ctrl-D from a terminal that was closed
+        quiet[6] = [*before[6]]
+        quiet[6][termios.VEOF] = b"\0"
 
     def resumed(number_: int, frame: FrameType | None) -> None:
         # a shell gives back a terminal that echoes
-        _set_modes(number, quiet)
+        set_modes(number, quiet)
 
     def suspended(number_: int, frame: FrameType | None) -> None:
-        _set_modes(number, before)
+        set_modes(number, before)
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, suspended)
@@ -161,33 +181,9 @@ def _unechoed() -> Iterator[None]:
             for signal_, handle in ((signal.SIGTSTP, suspended), (signal.SIGCONT, resumed)):
                 stack.callback(signal.signal, signal_, signal.getsignal(signal_))
                 signal.signal(signal_, handle)
-        stack.callback(_set_modes, number, before)
-        _set_modes(number, quiet)
+        stack.callback(set_modes, number, before)
+        set_modes(number, quiet)
         yield
-
-
-def _modes() -> tuple[int, list[Any]] | None:
-    """The terminal of standard input and its modes; None where there is none."""
-    try:
-        import termios
-    except ImportError:
-        return None
-    try:
-        number = sys.stdin.fileno()
-        return number, termios.tcgetattr(number)
-    except (OSError, ValueError, termios.error):
-        return None
-
-
-def _set_modes(number: int, modes: list[Any]) -> None:
-    """Set the modes of a terminal, unless we are in its background: then they are another's."""
-    import termios
-
-    with contextlib.suppress(OSError):
-        if os.tcgetpgrp(number) != os.getpgrp():
-            return
-    with contextlib.suppress(OSError, termios.error):
-        termios.tcsetattr(number, termios.TCSANOW, modes)
 
 
 def forget_typed() -> None:

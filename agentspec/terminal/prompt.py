@@ -64,14 +64,20 @@ class Prompt:
         )
         self._questions: PromptSession[str] = PromptSession(color_depth=depth)
 
-    def request(self) -> str:
-        """What the user types, on one line or several.
+    def request(self, text: str = "") -> str:
+        """What the user types, on one line or several; `text` stands there already.
 
         Raises KeyboardInterrupt for Ctrl-C at an empty line, EOFError for Ctrl-D.
         """
         return self._requests.prompt(
-            [("bold", self._mark)], prompt_continuation=lambda width, *_: "." * (width - 1) + " "
+            [("bold", self._mark)],
+            default=text,
+            prompt_continuation=lambda width, *_: "." * (width - 1) + " ",
         )
+
+    def remember(self, text: str) -> None:
+        """Put a request among those that were typed before: it was, but not here."""
+        self._requests.history.append_string(text)
 
     def question(self, text: str, default: str = "") -> str:
         """The answer to a question; raises KeyboardInterrupt and EOFError.

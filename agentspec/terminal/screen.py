@@ -115,6 +115,10 @@ class Screen:
         """A remark."""
         self._line("", "", plain(text), "dim")
 
+    def typed(self, text: str) -> None:
+        """A request that was not typed at the prompt, as if it had been."""
+        self._line("> ", "bold", plain(text).replace("\n", "\n. "), exact=True)
+
     def warn(self, text: str) -> None:
         """A remark that should be read."""
         self._line("", "", plain(text), "yellow")

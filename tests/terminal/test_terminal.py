@@ -192,6 +192,62 @@ def test_what_is_typed_while_the_model_writes_is_the_next_request(terminal: Make
     leave(t)
 
 
+def test_what_was_typed_before_ctrl_c_stands_in_the_prompt(terminal: Make) -> None:
+    t = terminal(["One ", 20.0, "two."], ["Three."])
+    t.until("scripted · ready")
+    t.type("count")
+    t.until("One")
+    t.type("and \x1b[A\x0bmore")
+    t.send("héllo thx\x7fe")
+    time.sleep(0.3)
+    t.send("\x03")
+    t.until("stopped; what was written so far is kept")
+    t.until("> and more")
+    t.until("héllo the")
+    assert len(script_of(t).asked) == 1
+    t.type("re")
+    t.until("Three.")
+    assert script_of(t).asked[-1]["messages"][-1]["content"] == "and more\nhéllo there"
+    leave(t)
+
+
+def test_several_requests_typed_ahead_are_sent_in_turn(terminal: Make) -> None:
+    t = terminal(["One ", 0.8, "two."], ["Three."], ["Four."])
+    t.until("scripted · ready")
+    t.type("count")
+    t.until("One")
+    t.type("second\\")
+    t.type("line")
+    t.type("")
+    t.type("third")
+    t.until("Four.")
+    said = [m["content"] for m in script_of(t).asked[-1]["messages"] if m["role"] == "user"]
+    assert said == ["count", "second\nline", "third"]
+    t.send("\x1b[A")  # the last one that was typed
+    t.until(lambda text: text.count("> third") == 2)
+    t.send("\x03")
+    leave(t)
+
+
+def test_what_was_typed_before_a_question_is_not_lost(terminal: Make, project: Path) -> None:
+    t = terminal(["Look. ", 1.0, EDIT], ["Right."], ["Good."])
+    t.until("scripted · ready")
+    t.type("fix it")
+    t.until("Look.")
+    t.type("then test")
+    t.send("half")
+    t.until("Make this change?")
+    t.type("yes")
+    t.until("Right.")
+    t.until("> then test")
+    t.until("half")
+    assert len(script_of(t).asked) == 2
+    t.type("")
+    t.until("Good.")
+    assert script_of(t).asked[-1]["messages"][-1]["content"] == "then test\nhalf"
+    leave(t)
+
+
 def test_an_answer_typed_too_early_decides_nothing(terminal: Make, project: Path) -> None:
     t = terminal(["Look. ", 1.0, EDIT], ["Right."])
     t.until("scripted · ready")
@@ -204,6 +260,21 @@ def test_an_answer_typed_too_early_decides_nothing(terminal: Make, project: Path
     assert (project / "calc.py").read_text() == BROKEN
     t.type("no")
     t.until("Right.")
+    t.until("> yes")  # to be seen, and not sent
+    t.send("\x03")
+    leave(t)
+    assert len(script_of(t).asked) == 2
+
+
+def test_what_is_typed_behind_a_question_is_the_next_request(terminal: Make) -> None:
+    t = terminal([EDIT], ["Right. ", 0.8, "So."], ["Good."])
+    t.until("scripted · ready")
+    t.type("fix it")
+    t.until("Make this change?")
+    t.type("no")
+    t.until("Right.")
+    t.type("and now")
+    t.until("Good.")
     leave(t)
 
 
