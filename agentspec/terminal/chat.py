@@ -82,7 +82,7 @@ class Chat:
         self._ways = ways
         self._prompt = prompt
         self._interrupts: Interrupts | None = None
-        self._typed = Typed()
+        self._typed = Typed(self.screen.queued)
         self._stopped = 0.0
         self.model: LoadedModel = ways.model(None)
         self.recording = RecordingModel(self.model)

@@ -35,10 +35,20 @@ _CODE, _HEAD, _DIM = "cyan", "bold", "dim"
 
 
 class MarkdownStream:
-    """Prints Markdown in the pieces in which it comes; `end` what was still held back."""
+    """Prints Markdown in the pieces in which it comes; `end` what was still held back.
 
-    def __init__(self, console: Console, *, theme: str = "ansi_dark") -> None:
+    `between` is called where it has ended a line on the screen and something else may be printed.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        theme: str = "ansi_dark",
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
         self._console = console
+        self._between = between
         self._theme = theme
         self._rest = ""  # of the line that has not ended: what is not shown yet
         self._begun = False  # something of the line is shown
@@ -186,6 +196,7 @@ class MarkdownStream:
         size = cell_len(bare)
         if self._column + size > width and self._column > len(self._indent):
             self._print("", end="\n")
+            self._between()
             self._column = 0
             self._print(self._indent, _DIM if self._indent.strip() else "")
         spaces = word[len(bare) :]
@@ -195,6 +206,7 @@ class MarkdownStream:
 
     def _newline(self) -> None:
         self._print("", end="\n")
+        self._between()
         self._begun, self._column, self._base, self._before = False, 0, "", ""
 
     def _print(self, text: str, style: str = "", *, end: str = "") -> None:
@@ -223,6 +235,7 @@ class MarkdownStream:
             return
         self._code.append(line)
         self._console.print(self._coloured(line), soft_wrap=True)
+        self._between()
 
     def _coloured(self, line: str) -> Text:
         """The last line of the code, coloured as what stands before it says."""
@@ -248,18 +261,27 @@ class MarkdownStream:
 
 
 class PlainStream:
-    """Prints text as it is, each piece in a style."""
+    """Prints text as it is, each piece in a style; `between` as of MarkdownStream."""
 
-    def __init__(self, console: Console, style: Callable[[str | None], str] = lambda _: "") -> None:
+    def __init__(
+        self,
+        console: Console,
+        style: Callable[[str | None], str] = lambda _: "",
+        *,
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._between = between
         self._console = console
         self._style = style
         self._open = False
 
     def feed(self, text: str, source: str | None = None) -> None:
         """Print a piece and who proposed it."""
-        if text:
-            self._open = not text.endswith("\n")
-            self._console.print(Text(text, self._style(source)), end="", soft_wrap=True)
+        for piece in text.splitlines(keepends=True):
+            self._open = not piece.endswith("\n")
+            self._console.print(Text(piece, self._style(source)), end="", soft_wrap=True)
+            if not self._open:
+                self._between()
 
     def end(self) -> None:
         """End the line."""

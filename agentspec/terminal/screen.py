@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -17,6 +18,7 @@ from agentspec.terminal.diff import diff_text
 from agentspec.terminal.markdown import MarkdownStream, PlainStream
 from agentspec.terminal.speed import source_kind, source_label
 from agentspec.terminal.waiting import Waiting, reading
+from agentspec.visible import one_line
 
 _COLOURS = {
     "lookup": "cyan",
@@ -53,12 +55,13 @@ class Screen:
         self._seen: dict[str, None] = {}
         self._text: MarkdownStream | PlainStream
         if by_source:
-            self._text = PlainStream(console, self._style)
+            self._text = PlainStream(console, self._style, between=self._between)
         elif console.is_terminal:
-            self._text = MarkdownStream(console)
+            self._text = MarkdownStream(console, between=self._between)
         else:
-            self._text = PlainStream(console)
-        self._thinking = PlainStream(console, lambda _: "dim italic")
+            self._text = PlainStream(console, between=self._between)
+        self._thinking = PlainStream(console, lambda _: "dim italic", between=self._between)
+        self._queued: deque[str] = deque()
 
     def begin(self, read: Callable[[], tuple[int, int] | None]) -> None:
         """A request was sent; `read` says how far its prompt is read."""
@@ -106,6 +109,17 @@ class Screen:
         self.waiting.clear()
         self._thinking.end()
         self._text.end()
+        self._between()
+
+    def queued(self, text: str, sent: bool = True) -> None:
+        """A line was typed while something else is shown; it appears when a line has ended.
+
+        May be called in any thread.
+        """
+        line = one_line(text, max(8, self.console.width - 20))
+        line = f"queued: {line}" if sent else f"for the prompt: {line}"
+        if not self.waiting.above(line):
+            self._queued.append(line)
 
     def close(self) -> None:
         """Take the waiting line away for good."""
@@ -163,6 +177,10 @@ class Screen:
             self._text.feed(_inline(event.text))
             if isinstance(self._text, MarkdownStream) and self._text.holding:
                 self.waiting.show("writing")
+
+    def _between(self) -> None:
+        while self._queued:
+            self.console.print(Text(self._queued.popleft(), "dim"), soft_wrap=True)
 
     def _style(self, source: str | None) -> str:
         if source is None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import select
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from agentspec.assistant.results import plain
@@ -20,10 +20,12 @@ class Typed:
     """Takes lines from the terminal in a thread, while `reading`; the terminal edits them.
 
     Lines are requests of their own until `hold`: from then on all is one text, to be seen and sent
-    by the user. What has no Enter yet stays in the terminal until then.
+    by the user. What has no Enter yet stays in the terminal until then. `queued` is told of each
+    line in that thread, and whether it will be sent by itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, queued: Callable[[str, bool], None] = lambda line, sent: None) -> None:
+        self._queued = queued
         # a handler of signals may interrupt who has it
         self._lock = threading.RLock()
         self._bytes = b""
@@ -99,11 +101,16 @@ class Typed:
                 return
             if not data:
                 return  # it was closed
-            self._add(data)
+            for line in self._add(data):
+                self._queued(line, not self._held)
 
-    def _add(self, data: bytes) -> None:
+    def _add(self, data: bytes) -> list[str]:
+        """The lines that this completes."""
         with self._lock:
-            self._bytes += data.replace(b"\r", b"\n")
+            open_ = self._bytes.rpartition(b"\n")[2]
+            data = data.replace(b"\r", b"\n")
+            self._bytes += data
+        return [line.strip() for line in _lines(open_ + data)[:-1] if line.strip()]
 
 
 def _unfinished(number: int) -> bytes:

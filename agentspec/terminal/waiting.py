@@ -59,6 +59,16 @@ class Waiting:
                 self._console.file.flush()
                 self._drawn = False
 
+    def above(self, text: str) -> bool:
+        """Print a line where this one waits, from any thread; False while it does not wait."""
+        with self._lock:
+            if self._what is None:
+                return False
+            self._console.file.write(f"\r\x1b[2K{text}\n" if self._drawn else f"{text}\n")
+            self._console.file.flush()
+            self._drawn = False
+            return True
+
     def close(self) -> None:
         """Take the line away for good; safe to call twice."""
         self.clear()

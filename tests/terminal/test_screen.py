@@ -128,3 +128,19 @@ def test_how_a_turn_ended(why: str, words: str) -> None:
 )
 def test_a_call_in_one_line(arguments: str, line: str) -> None:
     assert call_line("f", arguments) == line
+
+
+def test_a_queued_line_stands_where_a_row_has_ended() -> None:
+    front, out = screen(terminal=False)
+    front.show(events.Text("One "))
+    front.queued("next\x1b[2J\nrequest")
+    front.show(events.Text("two.\nThree."))
+    front.end()
+    assert out.getvalue() == "One two.\nqueued: next request\nThree.\n"
+    front, out = screen()
+    front.show(events.Text("word " * 10))
+    front.queued("next", False)
+    front.show(events.Text("word " * 20))
+    front.close()
+    # one paragraph: the end of its first row is enough
+    assert out.getvalue().split("\n")[1] == "for the prompt: next"

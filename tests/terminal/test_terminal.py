@@ -188,8 +188,24 @@ def test_what_is_typed_while_the_model_writes_is_the_next_request(terminal: Make
     t.until("One")
     t.type("and more")
     t.until("Three.")
-    assert "One two." in t.text  # nothing that was typed stands between
+    # nothing that was typed stands between
+    assert re.search(r"One two\.\nqueued: and more\n(.*\n)*> and more\nThree\.", t.text), t.text
     leave(t)
+
+
+def test_a_request_that_is_queued_is_said_while_the_model_thinks(terminal: Make) -> None:
+    t = terminal([2.0, "One."], ["Two."])
+    t.until("scripted · ready")
+    t.type("count")
+    t.until("thinking")
+    t.type("and \x1b[2J\x1b]0;owned\x07more " + "of it " * 30)
+    text = t.until("queued: and more of it")
+    assert "One." not in text
+    (line,) = [line for line in text.split("\n") if line.startswith("queued:")]
+    assert len(line) < 80
+    t.until("Two.")
+    leave(t)
+    assert b"\x1b]0;" not in t.raw
 
 
 def test_what_was_typed_before_ctrl_c_stands_in_the_prompt(terminal: Make) -> None:
