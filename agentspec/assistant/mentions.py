@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from agentspec.assistant.repository import Repository, shown
@@ -13,6 +14,16 @@ _MENTION = re.compile(r"""(?<![\w@./-])@(?:"([^"\n]+)"|([^\s"'`,;:!?()\[\]{}<>@]
 _RANGE = re.compile(r"(.*):([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _LINES = re.compile(r":[0-9]{1,9}(-[0-9]{1,9})?(?![0-9])")
 _OPEN = re.compile(r"""(?:^|(?<![\w@./-]))@(?:"([^"\n]*)|([^\s"'`@]*))$""")
+_NAMED = re.compile(
+    r"""(?<![\w@./-])@(?:"([^"\n]+)(?:"|$)|([^\s"'`,;:!?()\[\]{}<>@]+))""", re.MULTILINE
+)
+_SUFFIXES = (
+    "bash bat c cc cfg clj cmake conf cpp cs css csv cxx dart diff ex exs fs go "
+    "gradle h hpp hs html ini ipynb java jl js json jsonl jsx kt lock log lua m md "
+    "mjs ml mm nim patch php pl proto ps1 py pyi pyx r rb rs rst sass scala scss sh "
+    "sql svelte svg swift tex toml ts tsx txt vue xml yaml yml zig zsh"
+)
+_MOST_NOTES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +78,48 @@ def mentioned_text(repository: Repository, found: Sequence[Mention]) -> str:
     return "\n\n".join(parts)
 
 
-def with_files(repository: Repository, text: str) -> str:
-    """A request, and below it the files that it mentions. Raises as `mentioned_text` does."""
+def with_files(
+    repository: Repository, text: str, note: Callable[[str], None] = lambda line: None
+) -> str:
+    """A request, and below it the files that it mentions. Raises as `mentioned_text` does.
+
+    `note` is told, in a line each, which files it seems to mention that cannot be shown.
+    """
     # listing a large repository takes a moment
     paths = [entry.path for entry in repository.texts()] if "@" in text else []
+    for name in unknown(text, paths)[:_MOST_NOTES]:
+        there = os.path.lexists(repository.root / name)
+        note(
+            f"{shown(name)} is not shown: it is ignored, too large or no file of the repository"
+            if there
+            else f"no file {shown(name)}"
+        )
     files = mentioned_text(repository, mentions(text, paths))
     return f"{text}\n\n{files}" if files else text
+
+
+def unknown(text: str, paths: Sequence[str]) -> list[str]:
+    """What a text seems to mention and is none of the files, each once.
+
+    It has a slash, or a suffix that files have: `@property`, `@app.route(…)` and `@bob.example`
+    are none.
+    """
+    known = set(paths)
+    suffixes = set(_SUFFIXES.split()) | {
+        path.rpartition(".")[2] for path in paths if "." in path[1:]
+    }
+    found: dict[str, None] = {}
+    for match in _NAMED.finditer(text):
+        name = match[1] or match[2].rstrip(".")
+        if match[1] is not None and name not in known and (lines := _RANGE.fullmatch(name)):
+            name = lines[1]
+        name = name.removeprefix("./")
+        stem, dot, suffix = name.rpartition(".")
+        called = match[1] is None and text[match.end() : match.end() + 1] == "("
+        path = "/" in name or (stem and dot and suffix.lower() in suffixes and not called)
+        if path and "\0" not in name and name not in known:
+            found[name] = None
+    return list(found)
 
 
 def open_mention(text: str) -> tuple[int, str] | None:

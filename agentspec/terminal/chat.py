@@ -240,7 +240,9 @@ class Chat:
     def _turn(self, text: str) -> None:
         session = self.session
         conversation = session.conversation
-        request = with_files(session.repository, text)
+        request = with_files(
+            session.repository, text, lambda line: self.screen.warn(f"note: {line}")
+        )
         for news in session.held.news():
             conversation.note(news)
         self._forget_turn()

@@ -69,7 +69,12 @@ def run_once(
          root=str(session.repository.root))  # fmt: skip
     for note in session.notes:
         remark(note)
-    request = with_files(session.repository, text)
+
+    def noted(text: str) -> None:
+        remark(text)
+        line("note", text=text)
+
+    request = with_files(session.repository, text, noted)
     happened = session.conversation.turn(request, stop=stop)
     with closing(happened):
         for event in happened:
@@ -106,8 +111,7 @@ def run_once(
                          speculation=event.speculation and event.speculation.model_dump(),
                          seconds=event.seconds)  # fmt: skip
                 case events.Note():
-                    remark(event.text)
-                    line("note", text=event.text)
+                    noted(event.text)
                 case events.TurnEnded():
                     turn.ended = event
     assert turn.ended is not None

@@ -13,6 +13,8 @@ from agentspec.assistant.mentions import (
     mentions,
     open_mention,
     quoted,
+    unknown,
+    with_files,
 )
 from agentspec.assistant.repository import Repository
 
@@ -39,6 +41,37 @@ def test_mentions_of_known_files(text: str, expected: list[tuple[str, int, int]]
     found = mentions(text, PATHS)
     assert [(m.path, m.first, m.last) for m in found] == expected
     assert all(text[m.begin] == "@" for m in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("see @nope.py", ["nope.py"]),
+        ("see @nope.py:3-9, and @./nope.py.", ["nope.py"]),
+        ("in @docs/nope, @\"no such.md\" and @\"not closed.md", ["docs/nope", "no such.md",
+         "not closed.md"]),
+        ("see @src/a.py, @README.md.", []),
+        ("me@a.py, a@example.org, @property, @bob and @bob.example.org", []),
+        ("@app.route('/x')\n@functools.cache\n@pytest.mark.skip\n    @x.setter\ndef f(): ...", []),
+        ("@h.get('/x') @x.ts(1)", []),
+        ("@nope", []),
+        ("@a. @. @.. @... @/", ["/"]),
+    ],
+)  # fmt: skip
+def test_what_seems_to_be_a_file_and_is_none(text: str, expected: list[str]) -> None:
+    assert unknown(text, PATHS) == expected
+
+
+def test_a_file_that_is_not_there_is_said_and_the_request_goes_out(tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_text("x\n")
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    (tmp_path / "a").write_text("1\n")
+    said: list[str] = []
+    text = "see @nope.py and @x.log and @a"
+    assert with_files(Repository(tmp_path), text, said.append).startswith(f"{text}\n\nThe file a:")
+    assert said[0] == "no file nope.py"
+    assert said[1].startswith("x.log is not shown: ")
+    assert len(said) == 2
 
 
 def test_where_a_mention_is() -> None:

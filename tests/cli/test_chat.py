@@ -142,6 +142,15 @@ def test_the_request_may_come_on_standard_input(scripted: Serve, project: Path) 
     assert script.asked[-1]["messages"][-1]["content"] == "given"
 
 
+def test_a_file_that_is_not_there_is_said(scripted: Serve, project: Path) -> None:
+    script = scripted(["One."])
+    text = "see @nope.py, a@example.org and @property"
+    result = chat(script, project, "-p", text)
+    assert result.stderr == "note: no file nope.py\n"
+    assert result.stdout == "One.\n"
+    assert script.asked[-1]["messages"][-1]["content"] == text
+
+
 @pytest.mark.parametrize("text", ["", "  \n"])
 def test_an_empty_request(scripted: Serve, project: Path, text: str) -> None:
     result = chat(scripted(), project, text=text)
