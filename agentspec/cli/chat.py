@@ -92,6 +92,7 @@ def chat(
     from agentspec.assistant.repository import Repository
     from agentspec.config import load_settings
     from agentspec.terminal import start
+    from agentspec.visible import plain
 
     _streams(as_json=output_format != "text")
     asked = _request(request)
@@ -136,6 +137,7 @@ def chat(
         format=output_format,
         write=lambda text: click.echo(shown(text)),
         remark=lambda text: click.echo(f"note: {one_line(text)}", err=True),
+        display=lambda text: click.echo(plain(text), err=True, nl=False),
     )
     if why == "cancelled":
         raise CancelledError("interrupted; what was written so far is kept: --continue goes on")

@@ -3,7 +3,8 @@
 `text` prints the last answer. `json` prints one object when the turn is over::
 
     {"type": "result", "why": "done", "text": "…", "session": "…", "turn": 1, "answers": 3,
-     "changed": ["src/a.py"], "refused": [{"tool": "run_command", "why": "…"}],
+     "changed": ["src/a.py"], "changes": [{"path": "src/a.py", "diff": "…", "made": true}],
+     "refused": [{"tool": "run_command", "why": "…"}],
      "usage": {"prompt_tokens": 900, "completion_tokens": 120, "cached_tokens": 700},
      "seconds": 12.3, "speed": {"tokens_per_second": 20.1, "acceptance_length": 2.1,
      "plain_per_second": 11.0 | null, "speedup_estimate": 1.8 | null}}
@@ -40,6 +41,8 @@ class _Turn:
     last: str = ""
     refused: list[dict[str, str]] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
+    changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Those that were shown, by the ids of their calls, as they were made in the end."""
     ended: events.TurnEnded | None = None
 
 
@@ -51,11 +54,13 @@ def run_once(
     format: OutputFormat,
     write: Callable[[str], None],
     remark: Callable[[str], None],
+    display: Callable[[str], None],
     stop: Stop,
     plain_per_second: Callable[[], float | None] = lambda: None,
 ) -> events.TurnEnded:
     """Run a turn and write what comes of it, a line each; remarks go where `remark` puts them.
 
+    `display` is for the diffs of a dry run, which has no other effect that could be seen.
     Raises what the turn raises; with `json` and `stream-json` nothing but objects is written.
     """
     turn = _Turn()
@@ -88,10 +93,14 @@ def run_once(
                     line("call", id=event.id, name=event.name, arguments=event.arguments)
                 case events.ChangeProposed():
                     turn.asked.add(event.id)
+                    turn.changes[event.id] = _change(event, made=False)
+                    if format == "text" and session.gate.dry_run:
+                        display(event.change.diff)
                     line("change", id=event.id, path=event.change.path, diff=event.change.diff,
                          made=False)  # fmt: skip
                 case events.ChangeMade():
                     turn.asked.discard(event.id)
+                    turn.changes[event.id] = _change(event, made=True)
                     line("change", id=event.id, path=event.change.path, diff=event.change.diff,
                          made=True)  # fmt: skip
                 case events.CommandAsked():
@@ -126,6 +135,10 @@ def run_once(
     return turn.ended
 
 
+def _change(event: events.ChangeProposed | events.ChangeMade, *, made: bool) -> dict[str, Any]:
+    return {"path": event.change.path, "diff": event.change.diff, "made": made}
+
+
 def _result(
     session: Session, turn: _Turn, ended: events.TurnEnded, said: str, speed: Speed
 ) -> dict[str, Any]:
@@ -137,6 +150,7 @@ def _result(
         "turn": ended.turn,
         "answers": ended.answers,
         "changed": list(ended.changed),
+        "changes": list(turn.changes.values()),
         "refused": turn.refused,
         "usage": {
             "prompt_tokens": ended.prompt_tokens,

@@ -149,8 +149,9 @@ def once(
     format: OutputFormat,
     write: Callable[[str], None],
     remark: Callable[[str], None],
+    display: Callable[[str], None],
 ) -> str:
-    """One request; why the turn ended, as of events.TurnEnded."""
+    """One request; why the turn ended, as of events.TurnEnded. The rest is as of `run_once`."""
     from rich.console import Console
 
     stop = Stop()
@@ -163,6 +164,10 @@ def once(
     def remarked(text: str) -> None:
         waiting.clear()
         remark(text)
+
+    def displayed(text: str) -> None:
+        waiting.clear()
+        display(text)
 
     with ending(), closing(waiting), closing(models(None)) as model:
         recording = RecordingModel(model)
@@ -183,6 +188,7 @@ def once(
                 format=format,
                 write=written,
                 remark=remarked,
+                display=displayed,
                 stop=stop,
                 plain_per_second=model.plain_per_second,
             )

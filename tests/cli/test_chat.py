@@ -142,6 +142,24 @@ def test_the_request_may_come_on_standard_input(scripted: Serve, project: Path) 
     assert script.asked[-1]["messages"][-1]["content"] == "given"
 
 
+def test_a_dry_run_shows_the_change(scripted: Serve, project: Path) -> None:
+    result = chat(scripted([EDIT], ["So."]), project, "-p", "fix it", "--dry-run")
+    assert result.stdout == "So.\n"
+    assert "--- a/calc.py\n+++ b/calc.py\n" in result.stderr
+    assert "-    return a - b\n+    return a + b\nnote: edit_file: " in result.stderr
+    assert (project / "calc.py").read_text() == BROKEN
+
+
+@pytest.mark.parametrize("how", ["--dry-run", "--yes"])
+def test_the_result_holds_each_change(scripted: Serve, project: Path, how: str) -> None:
+    script = scripted([EDIT], ["So."])
+    result = chat(script, project, "-p", "fix it", how, "--output-format", "json")
+    (change,) = json.loads(result.stdout)["changes"]
+    assert (change["path"], change["made"]) == ("calc.py", how == "--yes")
+    assert "+    return a + b\n" in change["diff"]
+    assert "+++" not in result.stderr
+
+
 def test_a_file_that_is_not_there_is_said(scripted: Serve, project: Path) -> None:
     script = scripted(["One."])
     text = "see @nope.py, a@example.org and @property"
