@@ -54,17 +54,22 @@ class Decider(Protocol):
     def command(self, command: Command) -> Decision: ...
 
 
-@dataclass(frozen=True, slots=True)
 class Refuser:
-    """Decides where there is nobody to ask: no."""
-
-    reason: str = "there is nobody to ask; the user can allow it in the configuration"
+    """Decides where there is nobody to ask: no, and what would have allowed it."""
 
     def change(self, change: Change) -> Decision:
-        return Decision("no", self.reason)
+        if acts(change.path):
+            how = "not even --yes allows it, for other programs run that file"
+        else:
+            how = "--yes makes edits unasked"
+        return Decision("no", f"there is nobody to ask; {how}")
 
     def command(self, command: Command) -> Decision:
-        return Decision("no", self.reason)
+        if words(command.text):
+            how = "--allow-command, or the setting allow_commands, runs a command unasked"
+        else:
+            how = "--allow-command allows no line that a shell reads, only a command and its words"
+        return Decision("no", f"there is nobody to ask; {how}")
 
 
 @dataclass(slots=True)

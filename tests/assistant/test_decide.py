@@ -88,6 +88,14 @@ def test_nobody_to_ask_is_no() -> None:
     assert Gate(Refuser(), allowed=["ls"]).command(Command("ls")).kind == "yes"
 
 
+def test_nobody_to_ask_says_what_would_have_allowed_it() -> None:
+    nobody = Refuser()
+    assert nobody.change(CHANGE).text == "there is nobody to ask; --yes makes edits unasked"
+    assert "not even --yes" in nobody.change(Change(".envrc", None, b"x")).text
+    assert "--allow-command, or" in nobody.command(Command("pytest -q")).text
+    assert "no line that a shell reads" in nobody.command(Command("a; b")).text
+
+
 @pytest.mark.parametrize(
     ("text", "pattern", "allowed"),
     [
