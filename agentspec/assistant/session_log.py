@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.assistant.errors import RefusedError
+from agentspec.assistant.history import UNREADABLE
 from agentspec.assistant.model import WireMessage
 from agentspec.assistant.records import Records, parsed
+from agentspec.visible import one_line
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 _TITLE = 80
@@ -30,6 +32,9 @@ class SessionInfo:
     messages: int
     at: float
     model: str
+    turns: int = 0
+    last: str = ""
+    """The last request, its beginning in one line."""
 
 
 def project_folder(root: Path, base: Path | None = None) -> Path:
@@ -92,17 +97,20 @@ class SessionLog:
             raise RefusedError("there is no session of this project to continue")
         return cls(project, found[0].id)
 
-    def message(self, message: WireMessage, turn: int) -> None:
-        """Keep a message."""
-        self._records.append(
-            {"kind": "message", "turn": turn, "at": time.time(), "message": message}
-        )
+    def message(self, message: WireMessage, turn: int, said: str = "") -> None:
+        """Keep a message; `said` is what the user typed of it."""
+        record = {"kind": "message", "turn": turn, "at": time.time(), "message": message}
+        self._records.append({**record, "said": said} if said else record)
         self.messages.append(message)
 
     def replaced(self, messages: Sequence[WireMessage]) -> None:
         """From here on the conversation has other messages; the old ones stay in the file."""
         self._records.append({"kind": "messages", "at": time.time(), "messages": list(messages)})
         self.messages = list(messages)
+
+    def requests(self) -> list[tuple[int, str]]:
+        """The turn of each request of the user, and its beginning in one line."""
+        return _requests(self._records.lines)
 
     @property
     def asked(self) -> bool:
@@ -141,8 +149,21 @@ def sessions(project: Path) -> list[SessionInfo]:
         asked = [message["content"] for message in said if message.get("role") == "user"]
         if asked:
             title = " ".join(str(asked[0]).split())[:_TITLE]
-            found.append(SessionInfo(name, title, len(said), at, str(lines[0].get("model", ""))))
+            turns = _requests(lines)
+            last = turns[-1][1] if turns else ""
+            model = str(lines[0].get("model", ""))
+            found.append(SessionInfo(name, title, len(said), at, model, len(turns), last))
     return sorted(found, key=lambda info: (info.at, info.id), reverse=True)
+
+
+def _requests(lines: Sequence[dict[str, Any]]) -> list[tuple[int, str]]:
+    found: list[tuple[int, str]] = []
+    for line in lines:
+        message = line.get("message") or {}
+        text = str(line.get("said") or message.get("content") or "")
+        if message.get("role") == "user" and not text.startswith(UNREADABLE):
+            found.append((int(line.get("turn") or 0), one_line(text, _TITLE)))
+    return found
 
 
 def exported(lines: Sequence[dict[str, Any]]) -> str:

@@ -51,7 +51,7 @@ Why = Literal["done", "length", "max_answers", "cancelled", "repeating"]
 class Log(Protocol):
     """Where messages are kept as they come."""
 
-    def message(self, message: WireMessage, turn: int) -> None: ...
+    def message(self, message: WireMessage, turn: int, said: str = "") -> None: ...
 
     def replaced(self, messages: Sequence[WireMessage]) -> None: ...
 
@@ -125,9 +125,12 @@ class Conversation:
         if not self.messages and system:
             self._add({"role": "system", "content": history.clean(system)})
 
-    def turn(self, text: str, *, stop: Stop | None = None) -> Generator[Event, None, None]:
+    def turn(
+        self, text: str, *, stop: Stop | None = None, said: str = ""
+    ) -> Generator[Event, None, None]:
         """Everything that happens until the model is done with a request.
 
+        `said` is what the user typed of it, to find the turn again; by default all of it.
         Setting `stop`, in any thread, ends it within a pass, a command or a question; closing the
         generator or an interrupt does too. What was written so far stays in `messages`. Raises
         what the model raises; a request that does not fit in the context is not kept.
@@ -138,7 +141,7 @@ class Conversation:
         self.gate.begin_turn()
         self._settle()  # a full disk may have kept the last turn from it
         told, self._told = self._told, []
-        self._add(history.user("\n\n".join([*told, text])))
+        self._add(history.user("\n\n".join([*told, text])), history.clean(said or text))
         try:
             why = yield from self._answers(tally, stop)
         except ContextOverflowError:
@@ -207,10 +210,10 @@ class Conversation:
         self.replace(done.messages)
         return done.note
 
-    def _add(self, message: WireMessage) -> None:
+    def _add(self, message: WireMessage, said: str = "") -> None:
         self.messages.append(message)
         if self._log is not None:
-            self._log.message(message, self.journal.turn)
+            self._log.message(message, self.journal.turn, said)
 
     def _make_room(self, stop: Stop, *, force: bool = False) -> Generator[Event, None, bool]:
         done = self.compactor.compact(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from rich.console import Console
 
 from agentspec.aio import Stop
-from agentspec.assistant import events
+from agentspec.assistant import events, session_log
 from agentspec.assistant.compare import Comparison, RecordingModel
 from agentspec.assistant.errors import RefusedError
 from agentspec.assistant.mentions import with_files
@@ -87,6 +87,7 @@ class Chat:
         self.model: LoadedModel = ways.model(None)
         self.recording = RecordingModel(self.model)
         self.speed = Speed(self.model.n_ctx)
+        self._resume = resume
         self._opening = self._open(resume)
         self._commands = Commands(self)
 
@@ -196,9 +197,9 @@ class Chat:
             raise
         self._opening = opening
         before.close()
-        self.screen.note(
-            f"session {self.session.log.id}: {len(self.session.log.messages)} messages"
-        )
+        requests = self.session.log.requests()
+        last = requests[-1][1] if requests else ""
+        self.screen.note(session_line(self.session.log.id, len(requests), last))
 
     def _open(self, resume: str | None) -> Opening:
         decider = TerminalDecider(self._ask, self.screen.warn, self._paused)
@@ -213,6 +214,12 @@ class Chat:
         self.screen.note(f"{self.model.name} in {where} · /help says what can be typed")
         if not self.repository.git:
             self.screen.warn("this is no git repository: /undo works, /diff and /commit do less")
+        if self._resume is not None:
+            # what cannot be opened, the opening itself says
+            known = session_log.sessions(session_log.project_folder(self.repository.root))
+            found = [info for info in known if info.id.startswith(self._resume)][:1]
+            for info in found:
+                self.screen.note(session_line(info.id, info.turns, info.last))
 
     def _request(self) -> str:
         """What was typed before, else what is typed now; raises as `Prompt.request` does."""
@@ -249,7 +256,7 @@ class Chat:
 
         def work(stop: Stop) -> None:
             self.screen.begin(self.model.reading)
-            happened = conversation.turn(request, stop=stop)
+            happened = conversation.turn(request, stop=stop, said=text)
             with closing(happened):
                 for event in happened:
                     self.screen.show(event)
@@ -302,3 +309,9 @@ class Chat:
 
     def _paused(self) -> AbstractContextManager[None]:
         return self._interrupts.paused() if self._interrupts is not None else nullcontext()
+
+
+def session_line(id_: str, turns: int, last: str) -> str:
+    """Which session goes on."""
+    said = f" · last request: “{last}”" if last else ""
+    return f"session {id_} · {turns} turn{'s' * (turns != 1)}{said}"

@@ -80,7 +80,7 @@ def run_once(
         line("note", text=text)
 
     request = with_files(session.repository, text, noted)
-    happened = session.conversation.turn(request, stop=stop)
+    happened = session.conversation.turn(request, stop=stop, said=text)
     with closing(happened):
         for event in happened:
             match event:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -167,3 +168,16 @@ def test_sessions_are_private(tmp_path: Path) -> None:
     log = filled(tmp_path / "p", "x")
     assert log.folder.stat().st_mode & 0o077 == 0
     assert (log.folder / "messages.jsonl").stat().st_mode & 0o077 == 0
+
+
+def test_the_requests_of_a_session(tmp_path: Path) -> None:
+    with closing(SessionLog.new(tmp_path)) as log:
+        log.message(
+            {"role": "user", "content": "The user ran `ls`: …\n\nfix\nit"}, 1, "fix\x1b[2J\nit"
+        )
+        log.message({"role": "assistant", "content": "Done."}, 1)
+        log.message(history.unreadable("json"), 1)
+        log.message({"role": "user", "content": "x" * 200}, 2)
+        assert log.requests() == [(1, "fix it"), (2, "x" * 80)]
+    (info,) = sessions(tmp_path)
+    assert (info.turns, info.last) == (2, "x" * 80)

@@ -409,7 +409,7 @@ def test_a_full_disk_is_said_and_the_conversation_goes_on(table: Table) -> None:
     class Full:
         full = False
 
-        def message(self, message: dict[str, Any], turn: int) -> None:
+        def message(self, message: dict[str, Any], turn: int, said: str = "") -> None:
             if self.full:
                 raise RefusedError("no space")
 
