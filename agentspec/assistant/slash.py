@@ -47,7 +47,8 @@ _ALL = (
     SlashCommand("ls", "files", "[FOLDER]", "The files of the repository, and those added"),
     SlashCommand("map", "nothing", "", "The map of the repository that the model is shown"),
     SlashCommand("diff", "number", "[TURN]", "What a turn changed; the last one without a number"),
-    SlashCommand("undo", "number", "[TURN]", "Take back what a turn changed"),
+    SlashCommand("undo", "number", "[TURN]", "Take back what a turn changed, or the last "
+                 "one that changed something"),
     SlashCommand("redo", "number", "[TURN]", "Make again what was undone"),
     SlashCommand("commit", "text", "[MESSAGE]", "Commit what the session changed"),
     SlashCommand("run", "text", "COMMAND", "Run a command and show its output to the model", 1,

@@ -154,17 +154,25 @@ class Commands:
             self.front.screen.console.print(diff_text(change.diff), soft_wrap=True)
 
     def _undo(self, typed: Typed) -> None:
-        self._moved("undone", self._session.journal.undo(_number(typed)))
+        journal = self._session.journal
+        turn = int(typed.arguments[0]) if typed.arguments else max(journal.turns(), default=0)
+        self._moved("undone", turn, journal.undo(turn))
 
     def _redo(self, typed: Typed) -> None:
-        self._moved("made again", self._session.journal.redo(_number(typed)))
+        journal = self._session.journal
+        last = journal.undone()[-1:]
+        turn = int(typed.arguments[0]) if typed.arguments else sum(last)
+        self._moved("made again", turn, journal.redo(turn))
 
-    def _moved(self, what: Literal["undone", "made again"], paths: list[str]) -> None:
+    def _moved(self, what: Literal["undone", "made again"], turn: int, paths: list[str]) -> None:
         self._session.conversation.note(
             f"The user has {what} changes of yours. "
             f"Read these files again before you change them: {_listed(paths)}"
         )
-        self.front.screen.note(f"{what}: {_listed(paths)}")
+        # numbers of turns that changed nothing may come again after a restart: the last one has it
+        said = dict(self._session.log.requests()).get(turn, "")
+        name = f"turn {turn} (“{said}”)" if said else f"turn {turn}"
+        self.front.screen.note(f"{what}: {name}: {_listed(paths)}")
 
     def _commit(self, typed: Typed) -> None:
         session, front = self._session, self.front
@@ -362,10 +370,6 @@ def _target(name: str, root: Path) -> Path:
     if not stat.S_ISREG(mode):
         raise RefusedError(f"{shown(str(path))} is a link or a device; name a file")
     return path
-
-
-def _number(typed: Typed) -> int | None:
-    return int(typed.arguments[0]) if typed.arguments else None
 
 
 def _numbers(turns: list[int]) -> str:

@@ -18,7 +18,7 @@ NAMES = (
 def test_every_command_has_a_line_of_help() -> None:
     assert list(COMMANDS) == NAMES.split()
     assert len(help_lines()) == len(COMMANDS)
-    assert help_lines("/undo") == [("/undo [TURN]", "Take back what a turn changed")]
+    assert help_lines("/drop") == [("/drop [FILE…]", "Take files back; all without a name")]
     assert all(text and not text.endswith(".") for _, text in help_lines())
 
 

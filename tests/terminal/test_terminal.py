@@ -76,12 +76,12 @@ def test_all_makes_the_later_edits_of_the_turn_and_undo_takes_back_the_turn(
     assert (project / "notes.txt").read_text() == "one\n"
     (project / "check.py").write_text("# mine\n")  # not committed, and not the model's
     t.type("/undo")
-    t.until("undone:")
+    t.until("undone: turn 1 (“fix it”): calc.py, notes.txt")
     assert (project / "calc.py").read_text() == BROKEN
     assert not (project / "notes.txt").exists()
     assert (project / "check.py").read_text() == "# mine\n"
     t.type("/redo")
-    t.until("made again:")
+    t.until("made again: turn 1 (“fix it”): calc.py")
     assert (project / "calc.py").read_text() == FIXED
     t.type("/undo")
     t.until(lambda text: text.count("undone:") == 2)
@@ -401,9 +401,10 @@ def test_a_session_goes_on_after_the_program_was_killed(
     t.process.wait()
     assert (project / "calc.py").read_text() == FIXED
     again = terminal(["Hello again."], arguments=("--continue",))
+    assert re.search(r"session [0-9a-f-]+ · 1 turn · last request: “fix it”", again.until("ready"))
     again.until("scripted · ready")
     again.type("/undo")
-    again.until("undone: calc.py")
+    again.until("undone: turn 1 (“fix it”): calc.py")
     assert (project / "calc.py").read_text() == BROKEN
     again.type("hello")
     again.until("Hello again.")
