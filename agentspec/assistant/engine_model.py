@@ -33,6 +33,8 @@ class EngineModel:
     With `tokens`, every token comes as a TokenPiece too.
     """
 
+    explains = True
+
     def __init__(self, engine: Engine, *, tokens: bool = False, **options: Any) -> None:
         self.engine = engine
         self.tokens = tokens

@@ -47,6 +47,8 @@ class HttpModel:
     when no server answers.
     """
 
+    explains = False
+
     def __init__(
         self,
         url: str,

@@ -18,6 +18,8 @@ class LoadingModel:
     loading raised.
     """
 
+    explains = True
+
     def __init__(self, name: str, n_ctx: int, load: Callable[[], EngineModel]) -> None:
         self.name, self.n_ctx = name, n_ctx
         self._loading = Background(load, "the model was being loaded")

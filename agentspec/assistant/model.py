@@ -98,7 +98,12 @@ class Model(Protocol):
 
 
 class Speculating(Model, Protocol):
-    """A model that can say what speculation does for it."""
+    """A model that can say what speculation does for it.
+
+    `explains` says whether it tells why it drafted what it drafted.
+    """
+
+    explains: bool
 
     def plain(self) -> Model:
         """The same model without speculation."""

@@ -298,9 +298,15 @@ class Commands:
 
     def _explain(self, typed: Typed) -> None:
         if not self.front.explained:
+            if not self.front.model.explains:
+                self.front.screen.say(
+                    "a server does not tell its decisions; those of a model in this process it shows"
+                )
+                return
             raise RefusedError("there is nothing to explain: the last answer had no drafts")
         for line in speeds.recent(self.front.explained):
             self.front.screen.say(line)
+        self.front.screen.note(speeds.LEGEND)
 
     def _compact(self, typed: Typed) -> None:
         def work(stop: Stop) -> None:

@@ -9,6 +9,11 @@ from agentspec.assistant.compare import Comparison, writing_seconds
 from agentspec.assistant.events import Answered
 from agentspec.wire import SpeculationStats
 
+LEGEND = (
+    "pace: tokens gained lately in the time of a plain pass. A plain pass must be beaten by the "
+    "tokens that a draft promises, less the time of its rows at that pace; else nothing is drafted"
+)
+
 
 @dataclass(slots=True)
 class Speed:

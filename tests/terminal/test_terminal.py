@@ -424,7 +424,7 @@ def test_commands_of_a_session(terminal: Make, project: Path) -> None:
         ("/diff", "no turn has changed anything"),
         ("/undo", "there is nothing to undo"),
         ("/nonsense", "there is no command /nonsense"),
-        ("/explain", "nothing to explain"),
+        ("/explain", "a server does not tell its decisions"),
         ("/speed", "nothing was written yet"),
         ("/speed compare", "no answer with statistics of speculation"),
     ):
