@@ -22,7 +22,7 @@ def explain(explained: list[str], *, explains: bool) -> str:
     )
     typed = parse_slash("/explain")
     assert isinstance(typed, Typed)
-    Commands(front).run(typed)  # type: ignore[arg-type]
+    Commands(front).run(typed)
     return out.getvalue()
 
 
