@@ -300,7 +300,7 @@ class Commands:
         if not self.front.explained:
             if not self.front.model.explains:
                 self.front.screen.say(
-                    "a server does not tell its decisions; those of a model in this process it shows"
+                    "a server does not tell its decisions; those of a model in this process show"
                 )
                 return
             raise RefusedError("there is nothing to explain: the last answer had no drafts")

@@ -7,7 +7,10 @@
      "refused": [{"tool": "run_command", "why": "…"}],
      "usage": {"prompt_tokens": 900, "completion_tokens": 120, "cached_tokens": 700},
      "seconds": 12.3, "speed": {"tokens_per_second": 20.1, "acceptance_length": 2.1,
-     "plain_per_second": 11.0 | null, "speedup_estimate": 1.8 | null}}
+     "plain_per_second": 11.0, "speedup_estimate": 1.8}}
+
+Each figure of `speed` is null where it is not known: an answer that came in one burst has no
+tokens per second, one whose server counts no passes no acceptance length.
 
 `stream-json` prints one object a line: {"type": "session", "id", "model", "root"}, then as they
 come {"type": "text" | "thinking", "text", "source"}, {"type": "call", "id", "name", "arguments"},
@@ -26,9 +29,11 @@ from typing import Any, Literal
 
 from agentspec.aio import Stop
 from agentspec.assistant import events
+from agentspec.assistant.compare import writing_seconds
 from agentspec.assistant.mentions import with_files
 from agentspec.assistant.open import Session
-from agentspec.terminal.speed import Speed
+from agentspec.terminal.speed import Speed, at_once
+from agentspec.wire import SpeculationStats
 
 OutputFormat = Literal["text", "json", "stream-json"]
 
@@ -117,7 +122,7 @@ def run_once(
                     speed.add(event)
                     turn.last, turn.texts = "".join(turn.texts), []
                     line("answer", reason=event.reason, usage=event.usage.model_dump(),
-                         speculation=event.speculation and event.speculation.model_dump(),
+                         speculation=event.speculation and _told(event.speculation),
                          seconds=event.seconds)  # fmt: skip
                 case events.Note():
                     noted(event.text)
@@ -133,6 +138,15 @@ def run_once(
     else:
         write(json.dumps(_result(session, turn, turn.ended, said, speed), ensure_ascii=False))
     return turn.ended
+
+
+def _told(stats: SpeculationStats) -> dict[str, Any]:
+    """Statistics without the figures that nobody knows."""
+    found = stats.model_dump()
+    if at_once(stats.generated_tokens, writing_seconds(stats)):
+        found["tokens_per_second"] = None
+    found["acceptance_length"] = found["acceptance_length"] or None
+    return found
 
 
 def _change(event: events.ChangeProposed | events.ChangeMade, *, made: bool) -> dict[str, Any]:
@@ -159,8 +173,8 @@ def _result(
         },
         "seconds": round(ended.seconds, 3),
         "speed": {
-            "tokens_per_second": round(speed.per_second, 2),
-            "acceptance_length": round(speed.acceptance_length, 3),
+            "tokens_per_second": round(speed.per_second, 2) or None,
+            "acceptance_length": round(speed.acceptance_length, 3) or None,
             "plain_per_second": speed.plain_per_second and round(speed.plain_per_second, 3),
             "speedup_estimate": speed.estimate and round(speed.estimate, 3),
         },

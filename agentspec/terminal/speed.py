@@ -9,6 +9,8 @@ from agentspec.assistant.compare import Comparison, writing_seconds
 from agentspec.assistant.events import Answered
 from agentspec.wire import SpeculationStats
 
+_BURST = 0.005
+_MOST_PER_SECOND = 10_000
 LEGEND = (
     "pace: tokens gained lately in the time of a plain pass. A plain pass must be beaten by the "
     "tokens that a draft promises, less the time of its rows at that pace; else nothing is drafted"
@@ -41,16 +43,18 @@ class Speed:
 
     @property
     def per_second(self) -> float:
-        """Tokens per second of writing; of the whole answer where a server says no more."""
+        """Tokens per second of writing; of the whole answer where a server says no more.
+
+        Answers that came in one burst do not count: how long they were written is not known. 0
+        where nothing is.
+        """
         stats = self.stats
-        if len(stats) == len(self.answers):
-            tokens, seconds = (
-                sum(s.generated_tokens for s in stats),
-                sum(map(writing_seconds, stats)),
-            )
-        else:
+        if len(stats) < len(self.answers):
             tokens, seconds = self.tokens, sum(answer.seconds for answer in self.answers)
-        return tokens / seconds if seconds > 0 else 0.0
+            return 0.0 if at_once(tokens, seconds) else tokens / seconds
+        timed = [s for s in stats if not at_once(s.generated_tokens, writing_seconds(s))]
+        seconds = sum(map(writing_seconds, timed))
+        return sum(s.generated_tokens for s in timed) / seconds if timed else 0.0
 
     @property
     def acceptance_length(self) -> float:
@@ -69,7 +73,7 @@ class Speed:
         A plain pass is no slower than one that verifies, so that plain decoding is never further
         behind than by the tokens gained per pass: a row measured on a busy machine may say so.
         """
-        if not self.rows_per_second or not self.acceptance_length:
+        if not self.rows_per_second or not self.acceptance_length or not self.per_second:
             return None
         return max(self.rows_per_second, self.per_second / self.acceptance_length)
 
@@ -108,11 +112,16 @@ class Speed:
         return usage.prompt_tokens + usage.completion_tokens
 
 
+def at_once(tokens: int, seconds: float) -> bool:
+    """Whether an answer came in one burst: no model writes in so little time."""
+    return seconds < _BURST or tokens > _MOST_PER_SECOND * seconds
+
+
 def status(speed: Speed, compared: Comparison | None = None) -> str:
     """The status line; `compared` puts a measurement in the place of the estimate."""
     if not speed.answers:
         return ""
-    parts = [f"{speed.per_second:.1f} tok/s"]
+    parts = [f"{speed.per_second:.1f} tok/s"] if speed.per_second else []
     if speed.acceptance_length:
         parts.append(f"{speed.acceptance_length:.2f} tokens per pass")
     if compared is not None:

@@ -133,6 +133,18 @@ def test_stream_json(scripted: Serve, project: Path) -> None:
     assert json.loads(next(li for li in found if li["type"] == "call")["arguments"])["path"]
 
 
+def test_figures_that_cannot_be_are_null(scripted: Serve, project: Path) -> None:
+    script = scripted(["word"])
+    answer, result = lines(chat(script, project, "-p", "talk", "--output-format", "stream-json"))[
+        -2:
+    ]
+    assert result["speed"] == dict.fromkeys(
+        ["tokens_per_second", "acceptance_length", "plain_per_second", "speedup_estimate"]
+    )
+    assert answer["speculation"]["tokens_per_second"] is None
+    assert answer["speculation"]["acceptance_length"] is None
+
+
 def test_the_request_may_come_on_standard_input(scripted: Serve, project: Path) -> None:
     script = scripted(["One."], ["Two."], ["Three."])
     assert chat(script, project, text="from a pipe").stdout == "One.\n"

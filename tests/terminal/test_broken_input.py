@@ -63,7 +63,7 @@ def test_a_width_that_is_exported_does_not_count(terminal: Make, width: str) -> 
     t = terminal(["word " * 40], environment={"COLUMNS": width, "LINES": "3"}, columns=60)
     t.until("scripted · ready")
     t.type("go")
-    text = t.until("tok/s")
+    text = t.until("reused")
     assert any(50 < len(line) <= 60 for line in text.split("\n") if line.startswith("word"))
 
 
@@ -77,7 +77,7 @@ def test_twenty_columns_and_a_dumb_terminal(terminal: Make, project: Path) -> No
         time.sleep(0.2)
         t.type("y")
         t.until("Done")
-        t.until("tok/s")
+        t.until("reused")
         assert (project / "calc.py").read_text() == FIXED
         t.type("/exit")
         assert t.ended() == 0

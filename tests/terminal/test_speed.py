@@ -75,6 +75,19 @@ def test_a_server_that_says_little() -> None:
     assert status(speed) == "10.0 tok/s · context 20 of 100"
 
 
+def test_an_answer_in_one_burst_has_no_speed() -> None:
+    speed = Speed(100, 10.0)
+    speed.add(answered(20, 20 / 81_387))
+    speed.add(answered(2, 0.001))
+    assert (speed.per_second, speed.estimate) == (0.0, None)
+    assert "tok/s" not in status(speed)
+    speed.add(answered(50, 2.0))
+    assert speed.per_second == 25.0
+    speed = Speed(100)
+    speed.add(Answered("stop", Usage(completion_tokens=20), None, 0.0001))
+    assert speed.per_second == 0.0
+
+
 @pytest.mark.parametrize(("share", "text"), [(1.0, "100 %"), (0.99996, "99.9 %"), (0.5, "50 %")])
 def test_nearly_all_is_not_all(share: float, text: str) -> None:
     speed = Speed(100)

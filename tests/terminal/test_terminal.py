@@ -45,7 +45,7 @@ def test_an_edit_is_shown_asked_for_and_made(terminal: Make, project: Path) -> N
     assert "wrote calc.py" in text
     assert "It adds now." in text
     assert (project / "calc.py").read_text() == FIXED
-    t.until("tok/s")
+    t.until("reused")
     leave(t)
 
 
@@ -301,7 +301,7 @@ def test_resizing_spoils_nothing(terminal: Make) -> None:
     t.until("word word")
     t.resize(50, 20)
     t.until("line line")
-    t.until("tok/s")
+    t.until("reused")
     assert all(len(line) <= 50 for line in t.screen.display)
     t.send("something long to type that takes more than one line of a narrow window")
     t.until("narrow")
@@ -332,7 +332,7 @@ def test_80_columns(terminal: Make) -> None:
     t = terminal(["A sentence that is longer than eighty columns of a terminal, to see it. " * 3])
     t.until("scripted · ready")
     t.type("talk")
-    text = t.until("tok/s")
+    text = t.until("reused")
     for line in text.split("\n"):
         assert not line.endswith((" sen", " lon", " colu", " termi")), line
     t.type("/help")
