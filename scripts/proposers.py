@@ -217,7 +217,7 @@ def measured(told: argparse.Namespace) -> dict[str, Any]:
                 backend.close()
         print()
         return {
-            "model": told.model,
+            "model": Path(told.model).name,
             "dtype": told.dtype,
             "max_tokens": told.max_tokens,
             "machine": {**describe(), "load": os.getloadavg()},
