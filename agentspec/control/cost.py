@@ -32,11 +32,11 @@ _KEEP = 64
 _CHANGED = math.log(1.25)
 _MEASURED_SD = 0.05
 _FILLED = (2048, 8192, 32768)
-_LARGE = (32, 16, 8)
-_PATIENCE, _MOST_PATIENCE = 9.0, 2.0
+_AGAIN = (2, 4, 32, 16, 8)
+_PATIENCE, _MOST_PATIENCE = 24.0, 2.0
 """Passes over one row that looking again may take however long they are, and seconds at most."""
-_ASTRAY = 0.5
-"""How far what was known of a count may be off, in logs, once a pass was faster."""
+_SLOWER, _ASTRAY = 1.25, 0.5
+"""A pass that was believed so much slower than it was; how far, in logs, that may be off."""
 
 
 class Keeper(Protocol):
@@ -192,7 +192,7 @@ class CostCurve:
         budget: float = 0.5,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Time large passes anew, as many as the budget is likely to allow, at least one row's.
+        """Time passes anew, small ones and then large ones, as many as the budget may allow.
 
         A count that seems dear is never chosen, so passes of answers cannot set it right: what a
         busy machine left there, or what was too dear to be measured, would stay for good.
@@ -205,8 +205,7 @@ class CostCurve:
             probe.round([1])
             one = probe.best()[1]
             probe.prolong(max(budget, min(_PATIENCE * one, _MOST_PATIENCE)))
-            self.observe(1, one, 0)
-            for rows in _LARGE:
+            for rows in _AGAIN:
                 # a row of a large pass costs half of a pass, as far as machines are known
                 if probe.fits(rows) and one * rows / 2 <= probe.left:
                     self._seen_again(rows, probe.time(rows), one)
@@ -217,8 +216,11 @@ class CostCurve:
         known = self._know(rows)
         # nothing is faster by accident, and a smaller pass is no dearer
         for k in known.rows:
-            if k <= rows and seconds < one * self(k, 0):
-                known.doubt(k, _ASTRAY)
+            off = one * self(k, 0) / seconds
+            if k <= rows and off > _SLOWER:
+                known.doubt(k, max(_ASTRAY, math.log(off)))
+        # what the last count left of the level is not taken for this one's
+        self.observe(1, one, 0)
         self.observe(rows, seconds, 0)
         self._views = [None] * (BUCKETS + 1)
 

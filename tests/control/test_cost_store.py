@@ -84,8 +84,8 @@ def test_a_curve_is_measured_once_and_then_only_checked(desk: Desk, row: float) 
     assert desk.measured()
 
 
-@pytest.mark.parametrize(("row", "most"), [(0.005, 0.5), (0.06, 0.65), (0.2, 2.0), (1.0, 2.2)])
-def test_looking_again_takes_half_a_second_or_some_passes(
+@pytest.mark.parametrize(("row", "most"), [(0.005, 0.5), (0.06, 1.5), (0.2, 2.0), (1.0, 2.2)])
+def test_looking_again_takes_half_a_second_or_two_at_most(
     desk: Desk, row: float, most: float
 ) -> None:
     desk.row = row
