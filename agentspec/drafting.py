@@ -182,6 +182,7 @@ class Drafting:
     def only(self, some: Sequence[Proposer]) -> Drafting:
         """Another that has only these of its proposers, and has learned nothing yet.
 
+        The caller's own are not among them.
         Those that cost passes are shared: whichever is used next takes them `back` first.
         """
 

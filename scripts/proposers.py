@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from typing import Any
 
 from agentspec.api import Engine
 from agentspec.backends.torch import TorchBackend, TorchSettings
-from agentspec.bench.live import Run, Way, compare
+from agentspec.bench.live import Run, Way, compare, median_interval, run_of, text_of
 from agentspec.bench.sessions import BenchSession, packaged_sessions
 from agentspec.config import load_settings
 from agentspec.drafting import Drafting, Seat
@@ -71,15 +70,7 @@ class Ours:
         self.spent.seconds += stats.draft_seconds
         self.spent.drafted += stats.drafted
         written = self.engine.tokens[told.usage.prompt_tokens :]
-        return Run(
-            stats.total_seconds - stats.prefill_seconds,
-            stats.prefill_seconds,
-            stats.tokens,
-            stats.passes,
-            stats.drafted,
-            stats.accepted,
-            text_of(self.engine, written),
-        )
+        return run_of(stats, text_of(self.engine.target.tokenizer, written))
 
     def _seat(self, seat: Seat) -> Seat:
         assert isinstance(seat, Drafting)
@@ -132,7 +123,7 @@ class Theirs:
             whole - passes,
             0,
             tokens - (whole - passes),
-            text_of(engine, found[0, len(prompt) :].tolist()),
+            text_of(engine.target.tokenizer, found[0, len(prompt) :].tolist()),
         )
 
 
@@ -153,12 +144,6 @@ class Counted:
 
     def __exit__(self, *_: object) -> None:
         self._hook.remove()
-
-
-def text_of(engine: Engine, tokens: Sequence[int]) -> str:
-    tokenizer = engine.target.tokenizer
-    kept = [token for token in tokens if token not in tokenizer.eos_ids]
-    return b"".join(map(tokenizer.piece, kept)).decode("utf-8", "replace")
 
 
 def main() -> None:
@@ -348,7 +333,7 @@ def table(data: Mapping[str, Any]) -> str:
             median(ours["speed"] for ours in one) / median(other["speed"] for other in two)
             for one, two in zip(fast(best), fast(way), strict=True)
         ]
-        low, high = interval(ratios)
+        low, high = median_interval(ratios)
         rows.append(f"| {way['name']} | {median(ratios):.2f} ({low:.2f}–{high:.2f}) |")
     return "\n".join(rows)
 
@@ -368,13 +353,6 @@ def plain_runs(data: Mapping[str, Any]) -> list[dict[str, Any]]:
 def speed(runs: Sequence[Mapping[str, Any]]) -> float:
     """The median over answers, in tokens per second."""
     return float(median(run["tokens"] / run["seconds"] for run in runs))
-
-
-def interval(values: Sequence[float], draws: int = 2000) -> tuple[float, float]:
-    """95 % bootstrap interval of a median, over prompts."""
-    chance = random.Random(0)
-    medians = sorted(median(chance.choices(values, k=len(values))) for _ in range(draws))
-    return medians[int(0.025 * draws)], medians[int(0.975 * draws) - 1]
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from agentspec.api import Engine
+from agentspec.backends.base import Tokenizer
 from agentspec.bench.sessions import BenchSession
 from agentspec.bench.watch import Pass, Watch, columns
 from agentspec.drafting import Seat
@@ -120,10 +121,7 @@ class BenchReport:
 
     def interval(self, *, draws: int = 2000, seed: int = 0) -> tuple[float, float]:
         """95 % bootstrap interval of `ratio`, over sessions."""
-        chance = random.Random(seed)
-        values = [r.ratio for r in self.results]
-        medians = sorted(median(chance.choices(values, k=len(values))) for _ in range(draws))
-        return medians[int(0.025 * draws)], medians[int(0.975 * draws) - 1]
+        return median_interval([r.ratio for r in self.results], draws=draws, seed=seed)
 
     @property
     def acceptance_length(self) -> float:
@@ -153,6 +151,15 @@ class BenchReport:
             "acceptance_rate": self.acceptance_rate,
             "sessions": [r.as_dict(engine) for r in self.results],
         }
+
+
+def median_interval(
+    values: Sequence[float], *, draws: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """95 % bootstrap interval of the median of these values."""
+    chance = random.Random(seed)
+    medians = sorted(median(chance.choices(values, k=len(values))) for _ in range(draws))
+    return medians[int(0.025 * draws)], medians[int(0.975 * draws) - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +259,7 @@ def compare(
             stats = engine.last_stats
             assert stats is not None
             record = watch.take() if watch is not None else ()
-            return _run(stats, _written(engine, prompt_tokens), record), stats
+            return run_of(stats, _written(engine, prompt_tokens), record), stats
 
         for turn in range(repeat):
             order: list[Way | None] = [None, *ways]
@@ -310,12 +317,17 @@ def _outside(
 
 def _written(engine: Engine, prompt_tokens: int) -> str:
     """The last answer as text, before tool calls are taken out of it."""
-    tokenizer = engine.target.tokenizer
-    answer = [t for t in engine.tokens[prompt_tokens:] if t not in tokenizer.eos_ids]
-    return b"".join(map(tokenizer.piece, answer)).decode("utf-8", "replace")
+    return text_of(engine.target.tokenizer, engine.tokens[prompt_tokens:])
 
 
-def _run(stats: TurnStats, text: str, record: Sequence[Pass]) -> Run:
+def text_of(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
+    """Tokens as text, without ends of answers."""
+    kept = [token for token in tokens if token not in tokenizer.eos_ids]
+    return b"".join(map(tokenizer.piece, kept)).decode("utf-8", "replace")
+
+
+def run_of(stats: TurnStats, text: str, record: Sequence[Pass] = ()) -> Run:
+    """What was measured of an answer of the engine that wrote this."""
     return Run(
         stats.total_seconds - stats.prefill_seconds,
         stats.prefill_seconds,
