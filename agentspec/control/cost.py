@@ -22,7 +22,7 @@ from agentspec.control.cost_filter import (
 from agentspec.control.cost_probe import PROBES, Probe, probe_contexts, probe_rows
 from agentspec.errors import ConfigError
 
-__all__ = ["PROBES", "CostCurve", "CostView", "DraftCost", "Keeper"]
+__all__ = ["MOST_AGAIN", "PROBES", "CostCurve", "CostView", "DraftCost", "Keeper"]
 
 _BUSY = 4.0
 _TABLE = MOST_ROWS + 1
@@ -33,6 +33,8 @@ _CHANGED = math.log(1.25)
 _MEASURED_SD = 0.05
 _FILLED = (2048, 8192, 32768)
 _AGAIN = (2, 4, 32, 16, 8)
+MOST_AGAIN = max(_AGAIN)
+"""The largest count that is looked at again."""
 _PATIENCE, _MOST_PATIENCE = 24.0, 2.0
 """Passes over one row that looking again may take however long they are, and seconds at most."""
 _SLOWER, _ASTRAY = 1.25, 0.5

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentspec.backends.base import Backend
-from agentspec.control.cost import CostCurve
+from agentspec.control.cost import MOST_AGAIN, CostCurve
 from agentspec.control.cost_draft import DraftCost
 from agentspec.control.json_store import JsonStore
 from agentspec.files import cache_folder
@@ -44,7 +44,8 @@ def learned_cost(
     if curve is None or fresh:
         curve = CostCurve.measure(target, budget=budget, clock=clock)
         store.put(key, curve.state(), sync=False)
-    if again:
+    # a measurement that came to large counts has just timed them, several times
+    if again and not (fresh and max(curve.points()) >= MOST_AGAIN):
         curve.look_again(target, budget=again, clock=clock)
     both = {"target": key, "draft": draft_key}
     if draft is not None:

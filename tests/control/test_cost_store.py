@@ -97,6 +97,20 @@ def test_looking_again_takes_half_a_second_or_two_at_most(
     assert desk.spent - check <= most + 3 * row
 
 
+@pytest.mark.parametrize(("row", "more"), [(0.005, 0.0), (0.2, 2.0)])
+def test_a_measurement_that_came_to_large_counts_is_not_looked_at_again(
+    desk: Desk, row: float, more: float
+) -> None:
+    desk.row = row
+    desk.load()
+    once = desk.spent
+    desk.again = 0.5
+    desk.load({**KEY, "threads": 1})
+    assert desk.measured()
+    assert desk.spent - once <= more + 3 * row
+    assert (desk.spent == pytest.approx(once)) == (more == 0.0)
+
+
 @pytest.mark.parametrize("row", [0.035, 0.06, 0.1])
 def test_what_a_busy_machine_left_of_large_counts_is_set_right(desk: Desk, row: float) -> None:
     desk.row, desk.again = row, 0.5
