@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
@@ -105,6 +107,16 @@ class Chat:
     def run(self) -> None:
         """Until the user leaves. Raises what opening the session or loading the model raised."""
         self._greet()
+        self._talk()
+        if self._opening.ready and self._opening.error is None and self.session.log.asked:
+            # one in which nothing was said leaves nothing behind
+            root = self.repository.root
+            there = "" if Path.cwd().is_relative_to(root) else f" {shlex.quote(str(root))}"
+            self.screen.note(
+                f"to go on: agentspec chat{there} --continue, or --resume {self.session.log.id}"
+            )
+
+    def _talk(self) -> None:
         told = False
         while True:
             try:

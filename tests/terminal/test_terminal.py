@@ -179,6 +179,25 @@ def test_ctrl_d_leaves(terminal: Make) -> None:
     t.until("scripted · ready")
     t.send("\x04")
     assert t.ended() == 0
+    assert "to go on" not in t.text  # there is nothing to go on with
+
+
+@pytest.mark.parametrize("keys", ["\x03", "\x04", "/exit\r"])
+def test_leaving_says_how_to_go_on(terminal: Make, keys: str) -> None:
+    t = terminal(["Hi."])
+    t.until("scripted · ready")
+    t.type("hello")
+    t.until("Hi.")
+    t.until(lambda text: "\n>" in text.partition("Hi.")[2])
+    t.send(keys)
+    assert t.ended() == 0
+    found = re.search(r"to go on: agentspec chat --continue, or --resume ([0-9a-f-]+)", t.text)
+    assert found is not None, t.text
+    for arguments in (("--continue",), ("--resume", found[1])):
+        again = terminal(arguments=arguments)
+        again.until(f"session {found[1]} · 1 turn · last request: “hello”")
+        again.until("scripted · ready")
+        leave(again)
 
 
 def test_what_is_typed_while_the_model_writes_is_the_next_request(terminal: Make) -> None:
