@@ -7,6 +7,7 @@ import errno
 import json
 import logging
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -103,8 +104,7 @@ def _exit_code(error: AgentspecError) -> ExitCode:
 def _asks_for_json(args: Sequence[str]) -> bool:
     # Read from the arguments themselves: a usage error leaves no parsed options behind.
     before = args[: args.index("--")] if "--" in args else args
-    formats = [*before[1:], ""]
-    for name, value in zip(before, formats, strict=True):
+    for name, value in pairwise(before):
         if name == "--output-format" and "json" in value:
             return True
     return "--json" in before or any(

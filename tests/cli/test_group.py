@@ -97,6 +97,13 @@ def test_help_and_version() -> None:
     assert CliRunner().invoke(main, ["nope"]).exit_code == 2
 
 
+@pytest.mark.parametrize("args", [[], ["models"], ["config"], ["vllm"]])
+def test_a_group_alone_shows_its_help(args: list[str]) -> None:
+    result = CliRunner().invoke(main, args)
+    assert isinstance(result.exception, SystemExit | None)
+    assert "Commands:" in result.output
+
+
 def test_help_imports_no_command() -> None:
     code = (
         "import sys\nfrom agentspec.cli import main\nmain(['--help'], standalone_mode=False)\n"
