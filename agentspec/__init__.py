@@ -5,6 +5,7 @@ Every name is imported when it is first used, so `import agentspec` loads nothin
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,12 @@ __all__ = [
     "load",
     "stream",
 ]
+
+# In a clone adapters/ and prompts/ lie beside this folder. A Python started there finds it before
+# the package that was installed, and must find them too.
+_HERE = os.path.dirname(os.path.abspath(__file__))
+if not os.path.isdir(os.path.join(_HERE, "adapters")):
+    __path__.append(os.path.dirname(_HERE))
 
 _HOME = {
     "Chunk": "wire",

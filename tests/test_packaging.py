@@ -27,6 +27,10 @@ from importlib.resources import files
 print(agentspec.__version__, files("agentspec.prompts").joinpath("probe/x.jinja").read_text())
 print(agentspec.__file__, agentspec.adapters.__file__, agentspec.prompts.__file__, sep="\\n")
 """
+NAMES = """
+import agentspec, agentspec.adapters, agentspec.prompts
+print(agentspec.__file__, agentspec.adapters.__file__, agentspec.prompts.__file__, sep="\\n")
+"""
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -127,6 +131,14 @@ def test_an_editable_install_in_an_empty_environment(
     # A file that came after the installation is seen too.
     (source / "adapters" / "later.py").touch()
     run(python, "-I", "-c", "import agentspec.adapters.later", cwd=tmp_path)
+
+
+def test_a_clone_that_is_the_current_folder_is_whole(source: Path) -> None:
+    # -S: nothing is installed, so that all of it must come from the folder.
+    places = run(sys.executable, "-S", "-c", NAMES, cwd=source).splitlines()
+    assert places == [
+        str(source / folder / "__init__.py") for folder in ("agentspec", "adapters", "prompts")
+    ]
 
 
 def test_what_is_pinned_is_what_is_declared() -> None:
