@@ -61,11 +61,24 @@ class PassCount:
         return self.accepted / self.drafted if self.drafted else 0.0
 
 
+def plain_estimate(rows: float, per_second: float, acceptance_length: float) -> float:
+    """Tokens per second of plain decoding, an estimate.
+
+    `rows` is how many passes of one row are made in a second, as measured so far; the rest is what
+    was reached with drafts. A plain pass is no slower than one that verifies, so that plain
+    decoding is never further behind than by the tokens gained per pass: a row that was measured
+    on a busy machine may say so.
+    """
+    return max(rows, per_second / acceptance_length) if acceptance_length else rows
+
+
 @dataclass(slots=True)
 class TurnStats(PassCount):
     """Counters of one answer; times are in seconds of wall clock.
 
     `waiting_seconds` are those in which passes of other answers ran.
+
+    `lossy` names the rule that stood in the place of exact acceptance.
 
     A position is the number of draft tokens before a token; a tree may have several tokens there.
     """
@@ -76,6 +89,7 @@ class TurnStats(PassCount):
     drafted_per_position: list[int] = field(default_factory=list)
     sources: dict[str, SourceCount] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    lossy: str | None = None
     explaining: bool = False
     explained: list[str] = field(default_factory=list)
     prefill_seconds: float = 0.0

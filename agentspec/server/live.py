@@ -29,7 +29,8 @@ where an ANSWER is::
 
 `tokens_per_second` is in the time of the answer's own passes, not of those between them.
 `plain_per_second` is what plain decoding would do: one token per pass, at the time that a pass of
-one row takes on this device as measured so far, or null while nothing is known.
+one row takes on this device as measured so far, which is never taken to be longer than the passes
+that were made; null while nothing is known.
 
 `GET /api/answers/{id}` is `{"id", "pieces": [[text, source], …], "cut": false}`: the text in runs
 of one source each, of some 500 characters at most, null for what the target itself wrote; the
@@ -55,7 +56,7 @@ from agentspec.answer import Answer, TokenEvent
 from agentspec.api import Engine
 from agentspec.chat.stream import ThinkingDelta
 from agentspec.chat.tools.base import CallArguments, CallStart, TextDelta
-from agentspec.engine.stats import PassCount, SourceCount, TurnStats
+from agentspec.engine.stats import PassCount, SourceCount, TurnStats, plain_estimate
 from agentspec.server import sse
 from agentspec.server.errors import Failure
 from agentspec.server.queue import Line
@@ -228,8 +229,7 @@ class Live:
                 "accepted": totals.accepted,
                 "prefill_seconds": round(totals.prefill_seconds, 3),
                 "decode_seconds": round(totals.decode_seconds, 3),
-                "tokens_per_second": _per_second(totals.tokens, totals.decode_seconds),
-                "plain_per_second": self._plain(),
+                **self._speeds(totals, totals.decode_seconds),
                 "sources": _sources(totals.sources),
             },
             "running": [self._describe(live, read.get(live.id)) for live in self._running],
@@ -306,19 +306,22 @@ class Live:
             "passes": stats.passes,
             "drafted": stats.drafted,
             "accepted": stats.accepted,
-            "tokens_per_second": _per_second(stats.tokens, stats.decode_seconds),
-            "plain_per_second": self._plain(),
+            **self._speeds(stats, stats.decode_seconds),
             "sources": _sources(stats.sources),
             "notes": list(stats.notes),
         }
 
-    def _plain(self) -> float | None:
-        known = self._engine.plain_per_second
-        return round(known, 2) if known is not None else None
+    def _speeds(self, count: PassCount, seconds: float) -> dict[str, float | None]:
+        reached = count.tokens / seconds if seconds > 0 else 0.0
+        rows = self._rows()
+        plain = plain_estimate(rows, reached, count.acceptance_length) if rows is not None else None
+        return {
+            "tokens_per_second": round(reached, 2),
+            "plain_per_second": round(plain, 2) if plain is not None else None,
+        }
 
-
-def _per_second(tokens: int, seconds: float) -> float:
-    return round(tokens / seconds, 2) if seconds > 0 else 0.0
+    def _rows(self) -> float | None:
+        return self._engine.plain_per_second
 
 
 def _sources(counts: dict[str, SourceCount]) -> dict[str, dict[str, int]]:

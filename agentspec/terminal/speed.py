@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from agentspec.assistant.compare import Comparison, writing_seconds
 from agentspec.assistant.events import Answered
+from agentspec.engine.stats import plain_estimate
 from agentspec.wire import SpeculationStats
 
 _BURST = 0.005
@@ -68,14 +69,10 @@ class Speed:
 
     @property
     def plain_per_second(self) -> float | None:
-        """Tokens per second of plain decoding, an estimate; None where unknown.
-
-        A plain pass is no slower than one that verifies, so that plain decoding is never further
-        behind than by the tokens gained per pass: a row measured on a busy machine may say so.
-        """
+        """Tokens per second of plain decoding, as of `plain_estimate`; None where unknown."""
         if not self.rows_per_second or not self.acceptance_length or not self.per_second:
             return None
-        return max(self.rows_per_second, self.per_second / self.acceptance_length)
+        return plain_estimate(self.rows_per_second, self.per_second, self.acceptance_length)
 
     @property
     def bounded(self) -> bool:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 from agentspec.answer import TokenEvent
 from agentspec.chat.tools.base import TextDelta
 from agentspec.control.cost import CostCurve
+from agentspec.server.live import Live
 from tests.server.conftest import HI
 
 CHAT = "/v1/chat/completions"
@@ -132,6 +135,25 @@ def test_the_feed_knows_who_proposed_each_piece(client: Any, chat: Any) -> None:
     for _ in range(25):
         here.post(CHAT, json={"messages": HI, "max_tokens": 1})
     assert len(here.get("/api/live").json()["recent"]) == 20
+
+
+def test_plain_decoding_is_never_estimated_slower_than_the_tokens_per_pass_allow(
+    client: Any, chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply = "def area(width, height):\n    return width * height\n"
+    here = client(chat.engine(chat.writing(reply), cost=CostCurve.from_points({1: 1.0, 64: 1.1})))
+    prediction = {"type": "content", "content": reply}
+    here.post(CHAT, json={"messages": HI, "prediction": prediction})
+    assert here.get("/api/live").json()["recent"][0]["plain_per_second"] is None
+    for rows, bounded in ((1e-3, True), (1e9, False)):
+        monkeypatch.setattr(Live, "_rows", lambda self, rows=rows: rows)
+        live = here.get("/api/live").json()
+        for counted in (live["totals"], *live["recent"]):
+            if bounded:
+                gained = counted["tokens_per_second"] / counted["plain_per_second"]
+                assert gained == pytest.approx(counted["tokens"] / counted["passes"], rel=0.01)
+            else:
+                assert counted["plain_per_second"] == rows
 
 
 def test_every_route_is_in_the_document(client: Any) -> None:

@@ -61,8 +61,8 @@ function everything({ totals, running }) {
 }
 
 // of answers that take turns: what all have written, in the time of their own passes
-function together(answers) {
-  const spent = answers.reduce((all, answer) => all + answer.tokens / answer.tokens_per_second, 0);
+function together(answers, fast = (answer) => answer.tokens_per_second) {
+  const spent = answers.reduce((all, answer) => all + answer.tokens / fast(answer), 0);
   return spent ? answers.reduce((all, answer) => all + answer.tokens, 0) / spent : 0;
 }
 
@@ -74,9 +74,12 @@ function tiles(now) {
   const newest = recent.findLast((answer) => answer.tokens > 0);
   const shown = begun.length ? begun : newest ? [newest] : [];
   const all = everything(now);
-  const plain = plainOf(all);
   // the answers without drafts go as fast as plain decoding, whatever the estimate says
-  const fast = together(shown.filter((answer) => answer.drafted > 0));
+  const drafted = shown.filter((answer) => answer.drafted > 0);
+  const fast = together(drafted);
+  // each answer has an estimate of its own: what it gained is not above its tokens per pass
+  const ever = plainOf(all);
+  const plain = together(drafted, plainOf) || ever;
   const verdict = against(fast, plain);
   tile("fast", speed(together(shown)), begun.length ? "tok/s, now" : newest ? "tok/s, last answer" : "tok/s");
   say($("fast-name"), fast && verdict !== "slower" ? "accelerated" : fast ? "with drafts" : "speed");
@@ -87,11 +90,11 @@ function tiles(now) {
   tile(
     "gain",
     fast && plain ? `≈ ${times(fast, plain)}` : "–",
-    overall && plain ? `since start ≈ ${times(overall, plain)}` : none,
+    overall && ever ? `since start ≈ ${times(overall, ever)}` : none,
   );
   say($("gain-name"), NAMES[verdict]);
   for (const id of ["fast", "gain"]) put($(id), "data-gain", verdict);
-  put($("gain-note"), "data-gain", against(overall, plain));
+  put($("gain-note"), "data-gain", against(overall, ever));
   tile("length", all.passes ? (all.tokens / all.passes).toFixed(2) : "–", `${count(all.tokens)} in ${count(all.passes)} passes`);
   tile("rate", percent(all.accepted, all.drafted), `${count(all.accepted)} of ${count(all.drafted)}`);
   tile(
