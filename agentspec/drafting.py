@@ -20,7 +20,7 @@ from agentspec.control.pace import Pace
 from agentspec.control.prior import Prior
 from agentspec.control.rows import ANY_ROWS, RowClass
 from agentspec.control.source import Source
-from agentspec.control.stake import Stake
+from agentspec.control.stake import Advance, Stake
 from agentspec.control.survival import Survival
 from agentspec.engine.session import LiveSequence
 from agentspec.propose.draft_model import DraftModel
@@ -53,6 +53,11 @@ class Priced(Proposer, Protocol):
     plan: Callable[[], tuple[int, float]] | None
     chance: Callable[[Sequence[int]], float] | None
     ends: Set[int]
+
+    @property
+    def pending(self) -> int:
+        """Rows of the pass that comes first when it is asked: what it has not read yet."""
+        ...
 
     def on_pass(self, spent: Callable[[float, int], None]) -> None:
         """Tell the seconds and rows of every pass."""
@@ -165,7 +170,7 @@ class Drafting:
         self._ends = tokenizer.eos_ids
         self._lookup = look()
         self.asking = Asking()
-        self._stake = Stake()
+        self._stake, self._advance = Stake(), Advance()
         self._model = Source(cost, self._pace, asking=self.asking)
         self._accounts = [account(cost, self._pace) for _, account in inner]
         self._paid = self._priced(draft, [proposer for proposer, _ in inner])
@@ -223,7 +228,7 @@ class Drafting:
         """The controller of one answer with these proposers, at most k draft tokens per pass."""
         if self._fixed_k is not None:
             return FixedController(self._fixed_k, match_factor=0.0)
-        asked = [source for one, source in self._paid if any(one is p for p in proposers)]
+        asked = [(one, source) for one, source in self._paid if any(one is p for p in proposers)]
         return CostAwareController(
             self.cost,
             self.survival,
@@ -231,8 +236,10 @@ class Drafting:
             k=_MOST_DRAFTED if k is None else k,
             rows=self._rows,
             stake=self._stake,
+            advance=self._advance,
             free=len(proposers) - len(asked),
-            sources=asked,
+            sources=[source for _, source in asked],
+            pending=lambda number: asked[number][0].pending if asked else 1,
         )
 
     def drop_draft(self) -> None:

@@ -101,6 +101,11 @@ class EagleReading:
         return self.net.vocab_size
 
     @property
+    def pending(self) -> int:
+        """Rows of the text that `read` has to read, at least one."""
+        return max(1, len(self._text) - 1 - (self._at[-1] + 1 if self._at else 0))
+
+    @property
     def read_up_to(self) -> tuple[int, ...]:
         """The positions of the rows in the cache."""
         return tuple(self._at)
@@ -142,12 +147,14 @@ class EagleReading:
             while self._at and self._at[-1] >= start:
                 self._at.pop()
             self._shorten(len(self._at))
-        kept = self.net.trail.since(self._text, start)
+        kept, rows = self.net.trail.since(self._text, start), 0
         for stretch in kept:
             for at in range(stretch.start, stretch.end, self._chunk):
                 if self._cancelled():
                     raise CancelledError("generation was cancelled while the prompt was read")
                 self._append(at, min(at + self._chunk, stretch.end), stretch.rows)
+                rows += self.rows
+        self.rows = rows
         return self._law(self._last) if kept else None
 
     def grow(self, parents: Sequence[int], tokens: Sequence[int]) -> Sequence[EagleLaw]:

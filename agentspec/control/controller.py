@@ -10,7 +10,7 @@ from agentspec.control.cost import CostCurve
 from agentspec.control.pace import Pace
 from agentspec.control.rows import ANY_ROWS, RowClass
 from agentspec.control.source import Source
-from agentspec.control.stake import Stake
+from agentspec.control.stake import Advance, Stake
 from agentspec.control.survival import Survival
 from agentspec.types import EMPTY_DRAFT, SKIP, Draft, Verdict
 
@@ -57,6 +57,17 @@ def _skip(drafts: Iterator[Draft]) -> bool:
     except StopIteration:
         return False
     return True
+
+
+def _followed(draft: Draft, committed: Sequence[int]) -> Iterator[tuple[int, Sequence[int], bool]]:
+    """Committed tokens with the draft's tokens in that place, and whether it is one of them."""
+    children, node = draft.children, -1
+    for token in committed:
+        following = children[node + 1]
+        node = next((j for j in following if draft.tokens[j] == token), -1)
+        yield token, following, node >= 0
+        if node < 0:
+            return
 
 
 class FixedController:
@@ -108,7 +119,11 @@ class CostAwareController:
     it promise (`Asking`).
 
     No pass risks more than the `stake` and what drafts have won, and nobody is asked whose pass
-    is not within it, so that hopeless drafts cost two in a hundred in the long run (`Stake`).
+    is not within it, so that hopeless drafts cost two in a hundred in the long run (`Stake`). What
+    asking loses against the free drafts is bounded too (`Advance`). `pending` tells the rows that
+    a source of that number reads first when it is asked, at most the whole prompt: what was there
+    before the last step was not for this draft alone, so it speaks against asking now, but not
+    against the source.
 
     All of it depends only on what was known before a token was sampled: a sampled draft that was
     asked for is taken, and never cut by where its tokens led.
@@ -126,7 +141,9 @@ class CostAwareController:
         rows: RowClass = ANY_ROWS,
         free: int = 1,
         sources: Sequence[Source] = (),
+        pending: Callable[[int], int] = lambda number: 1,
         stake: Stake | None = None,
+        advance: Advance | None = None,
     ) -> None:
         self._curve = cost
         self._cost: Callable[[int], float] = cost
@@ -138,24 +155,33 @@ class CostAwareController:
         self._free = free
         self._pace = pace or Pace(self._pass_cost, most=rows.limit(k))
         self._offered: list[tuple[Draft, Source | None]] = []  # and who was paid for it
-        self._spent = 0.0
+        self._fees: list[tuple[Source, float]] = []
+        self._paid: Source | None = None  # whose the choice is
+        self._unpaid = EMPTY_DRAFT  # what it would be without asking
+        self._pending = pending
+        self._fresh = 1  # tokens of the last step
         self._stake = stake or Stake()
+        self._advance = advance or Advance()
         self._choice = _Choice(EMPTY_DRAFT, 0.0, 0.0)
 
     def choose(self, drafts: Iterable[Draft], room: int, *, context: int | None = None) -> Draft:
         self._cost = self._curve.at(context)
-        self._offered, self._spent = [], 0.0
+        self._offered, self._fees = [], []
         price = self._pace.rate
         plain = worth = 1.0 - price * self._pass_cost(1)
         best, promised = EMPTY_DRAFT, 0.0
         behind, most_behind = EMPTY_DRAFT, plain
         given, number = iter(drafts), 0
+        self._unpaid, self._paid = EMPTY_DRAFT, None
         while (source := self._source(number)) or number < self._free:
             number += 1
-            if source is not None and not self._asks(source, promised):
-                if not self._source(number) or not _skip(given):
-                    break
-                continue
+            pending = 1
+            if source is not None:
+                pending = self._pending(number - 1 - self._free)
+                if not self._asks(source, pending, promised):
+                    if not self._source(number) or not _skip(given):
+                        break
+                    continue
             draft = _next(given, behind if source is not None else None)
             if draft is None:
                 break
@@ -167,10 +193,14 @@ class CostAwareController:
                     behind, most_behind = draft.as_chain(), earns
             if source is not None:
                 fee = source.fee(source.passes(draft), self._cost)
-                self._spent += fee
-                source.asking.observe(promised, max(earns, worth) - worth - price * fee)
+                self._fees.append((source, fee))
+                fee -= min(fee, self._reading(source, pending))
+                added = max(earns, worth) - worth - price * fee
+                source.asking.observe(promised, added)
             if k and (earns > worth or not draft.deterministic):
-                best, worth = draft.truncate(k), earns
+                best, worth, self._paid = draft.truncate(k), earns, source
+            if source is None:
+                self._unpaid = best
             promised = worth - plain
             if not draft.deterministic:
                 break
@@ -194,8 +224,13 @@ class CostAwareController:
         self._offered = []
         self._curve.observe(rows, seconds, context)
         cost, tokens = self._cost(rows) + self._spent, len(verdict.tokens)
+        for source, fee in self._fees:
+            gain = self._gain(verdict, rows) if source is self._paid else 0.0
+            source.won = self._advance.asked(source.won, gain - fee / self._pass_cost(1))
+        self._fresh = tokens
         self._pace.observe(tokens, cost)
         self._stake.observe(tokens, cost / self._pass_cost(1))
+        self._advance.passed(self._cost(rows) / self._pass_cost(1))
 
     def explain(self) -> str:
         draft, gain, price = self._choice
@@ -212,10 +247,32 @@ class CostAwareController:
             f"of {price:.2f}: {gain:+.2f} tokens against a plain pass"
         )
 
-    def _asks(self, source: Source, promised: float) -> bool:
-        """Whether it is asked while so much is promised, and what one pass of it costs is there."""
-        fee = source.fee((1,), self._cost)
-        return fee + self._spent <= self._stake.left and source.asking.wants(promised)
+    def _asks(self, source: Source, pending: int, promised: float) -> bool:
+        """Whether it is asked while so much is promised, and what that may cost is there."""
+        first = source.fee((pending,), self._cost)
+        left = source.won + max(0.0, self._advance.left - self._spent)
+        if first + self._spent > self._stake.left or first > left:
+            return False
+        rest = (source.plan()[0] - 1) * source.fee((1,), self._cost)
+        return first + rest <= left and source.asking.wants(promised)
+
+    @property
+    def _spent(self) -> float:
+        return sum(fee for _, fee in self._fees)
+
+    def _reading(self, source: Source, pending: int) -> float:
+        """What so many rows cost above as many as the last step gave tokens."""
+        if pending <= self._fresh:
+            return 0.0
+        return source.fee((pending,), self._cost) - source.fee((self._fresh,), self._cost)
+
+    def _gain(self, verdict: Verdict, rows: int) -> float:
+        """Plain passes that a draft which was paid for won against the best free one, or lost."""
+        free, given = self._unpaid, len(verdict.tokens)
+        stood = sum(stood for *_, stood in _followed(free, verdict.tokens))
+        tokens = given - min(given, stood + 1)
+        dearer = self._cost(rows) - self._pass_cost(len(free) + 1)
+        return (tokens / self._pace.rate - dearer) / self._pass_cost(1)
 
     def _source(self, number: int) -> Source | None:
         """Who is paid for the draft of this number; None for those that cost nothing."""
@@ -226,16 +283,13 @@ class CostAwareController:
         """How many tokens of the draft's agreeing run stood, and how many were judged."""
         # what was committed is a draw from p whoever drafted: it judges every draft that agrees
         # with it so far, also the tokens that were not verified
-        children, node, right = draft.children, -1, 0
-        for token in committed:
-            following = children[node + 1]
+        right = judged = 0
+        for token, following, stood in _followed(draft, committed):
             for j in following:
                 self._survival.learn(draft, j, draft.tokens[j] == token)
-            node = next((j for j in following if draft.tokens[j] == token), -1)
-            if node < 0:
-                return right, right + bool(following)
-            right += 1
-        return right, right
+            right += stood
+            judged += bool(following)
+        return right, judged
 
     def _best_length(self, draft: Draft, most: int, plain: float) -> tuple[int, float]:
         """The best length and what it earns, 0 and `plain` where none beats the plain pass."""

@@ -266,8 +266,9 @@ class CostCurve:
 
     def observe_draft(self, seconds: float, rows: int = 1, context: int | None = None) -> None:
         """A pass of the draft model over so many rows took this long."""
-        if self.draft is not None and self._filter is not None and 1 <= rows <= MOST_ROWS:
-            self.draft.observe(seconds / self(rows), row_seconds=self.row_seconds(context))
+        if self.draft is not None and self._filter is not None:
+            one = self.row_seconds(context)
+            self.draft.observe(seconds, rows, row_seconds=one, grown=self(rows))
 
     def save(self) -> None:
         """Keep what was learned, where the curve is kept at all."""

@@ -35,6 +35,8 @@ class Source:
         self._pace = pace
         self._own = cost
         self.asking = asking or Asking()
+        self.won = 0.0
+        """Plain passes that its drafts have saved, less what they cost; never below nothing."""
 
     @property
     def cost(self) -> DraftCost | None:
@@ -46,16 +48,17 @@ class Source:
         return draft.evidence.passes or (1,) * (len(draft) + 1)
 
     def fee(self, passes: Sequence[int], cost: Callable[[int], float]) -> float:
-        """What passes of so many rows cost in all: they grow as the target's do."""
+        """What passes of so many rows cost in all: small ones grow as the target's do."""
         own = self.cost
-        return own(1) * sum(map(cost, passes)) if own is not None else 0.0
+        return sum(own.over(rows, cost(rows)) for rows in passes) if own is not None else 0.0
 
     def spent(self, seconds: float, rows: int = 1) -> None:
         """A pass over so many rows took this long."""
         if self._own is None:
             self._curve.observe_draft(seconds, rows)
         elif rows >= 1:
-            self._own.observe(seconds / self._curve(rows), row_seconds=self._curve.row_seconds())
+            one = self._curve.row_seconds()
+            self._own.observe(seconds, rows, row_seconds=one, grown=self._curve(rows))
 
     def judged(self, accepted: int, judged: int) -> None:
         """So many of its tokens were compared with the target's, and so many stood."""

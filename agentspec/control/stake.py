@@ -4,6 +4,8 @@ from __future__ import annotations
 
 REFUND = 0.02
 """Passes that are added per token: the share that speculation may cost in the long run."""
+SHARE = 0.05
+"""Of what passes cost: what trying proposers may cost in the long run."""
 
 _MOST = 64.0
 
@@ -21,3 +23,28 @@ class Stake:
     def observe(self, tokens: int, cost: float) -> None:
         """A pass gave so many tokens and cost so many plain passes."""
         self.left = min(_MOST, self.left + tokens * (1.0 + REFUND) - cost)
+
+
+class Advance:
+    """Plain passes that asking proposers may lose against the drafts that are there for nothing.
+
+    A proposer is asked when what that may lose is there: what it has won itself, and else what
+    is left of a few passes and a share of all that were made. So proposers that do not pay cost a
+    share of SHARE, also of a text that free drafts alone make fast; and a prompt is read for a
+    proposer, which may pay only over many answers, when that can be afforded.
+    """
+
+    def __init__(self, passes: float = 1.0) -> None:
+        self.left = passes
+
+    def passed(self, cost: float) -> None:
+        """A pass of the target cost so many plain passes."""
+        self.left = min(_MOST, self.left + SHARE * cost)
+
+    def asked(self, won: float, gain: float) -> float:
+        """One that has won so many plain passes gained so many more: what it has then.
+
+        What it cannot lose itself is taken from what is left for all.
+        """
+        self.left += min(0.0, won + gain)
+        return min(_MOST, max(0.0, won + gain))

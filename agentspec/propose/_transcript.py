@@ -66,6 +66,11 @@ class Transcript:
         """Of the text that is told in `own`, in bytes."""
         return self._own_ends[-1] if self._own_ends else 0
 
+    @property
+    def unread(self) -> int:
+        """Tokens of the target that are not told in `own` yet, or have changed since."""
+        return len(self._ends) - bisect_right(self._ends, min(self.own_length, self._same))
+
     def become(self, tokens: Sequence[int]) -> None:
         """Make these the target's tokens; encodes nothing yet."""
         same = common_prefix(self.tokens, tokens)

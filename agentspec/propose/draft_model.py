@@ -48,6 +48,11 @@ class Reading(Protocol):
         """Rows of the last pass."""
         ...
 
+    @property
+    def pending(self) -> int:
+        """Rows of the next pass behind the committed tokens."""
+        ...
+
     def begin(self, turn: TurnContext) -> None: ...
 
     def read(self, ahead: Sequence[int]) -> Sequence[Law]:
@@ -143,6 +148,11 @@ class DraftModel:
         """True when it reads a model of its own."""
         return isinstance(self._reading, LiveReading)
 
+    @property
+    def pending(self) -> int:
+        """Rows of the pass that comes first when it is asked: what it has not read yet."""
+        return self._reading.pending
+
     def on_pass(self, spent: Callable[[float, int], None]) -> None:
         """Tell the seconds and rows of every pass over a backend."""
         if isinstance(self._reading, Timed):
@@ -234,6 +244,10 @@ class LiveReading:
     @property
     def span(self) -> int:
         return self.sequence.backend.max_rows - 1
+
+    @property
+    def pending(self) -> int:
+        return self.sequence.uncached
 
     def begin(self, turn: TurnContext) -> None:
         self.sequence.adopt(turn.tokens)

@@ -55,6 +55,11 @@ class Reading(Protocol):
         """Rows of the last pass."""
         ...
 
+    @property
+    def pending(self) -> int:
+        """Rows of the text that `read` has to read."""
+        ...
+
     def begin(self, tokens: Sequence[int], cancelled: Callable[[], bool]) -> None: ...
 
     def read(self) -> Law | None:
@@ -137,6 +142,11 @@ class Eagle:
         self.ends: Set[int] = frozenset()
         self._sampling = SamplingParams()
         self._chance: Chance | None = None
+
+    @property
+    def pending(self) -> int:
+        """Rows of the pass that comes first when it is asked: what it has not read yet."""
+        return self.reading.pending
 
     def on_pass(self, spent: Callable[[float, int], None]) -> None:
         """Tell the seconds and rows of every pass."""

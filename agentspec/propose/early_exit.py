@@ -77,6 +77,11 @@ class ExitReading:
     def span(self) -> int:
         return self._target.max_rows - 1
 
+    @property
+    def pending(self) -> int:
+        # the target has read all but the last token for it
+        return 1
+
     def begin(self, turn: TurnContext) -> None:
         self._sequence = self._live()
         self._behind, self._computed = [], 0

@@ -63,6 +63,11 @@ class ReencodedModel:
         self._cancelled: Callable[[], bool] = _never
         self._spent: Callable[[float, int], None] | None = None
 
+    @property
+    def pending(self) -> int:
+        """Rows of the pass that comes first when it is asked, as many as the target's tokens."""
+        return max(1, self._text.unread)
+
     def on_pass(self, spent: Callable[[float, int], None]) -> None:
         """Tell the seconds and rows of every pass."""
         self._spent = spent

@@ -146,6 +146,10 @@ class RecordedReading:
     def rows(self) -> int:
         return self.passes[-1]
 
+    @property
+    def pending(self) -> int:
+        return self._start - self._known
+
     def begin(self, turn: TurnContext) -> None:
         self._start = len(turn.tokens)
         self._known = self._start - 1

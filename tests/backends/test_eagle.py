@@ -148,8 +148,11 @@ def test_features_and_logits_are_those_of_a_forward_written_apart(
 
     one = reading(found, chunk=16)
     one.begin(text)
+    assert one.pending == n
     law = one.read()
     assert one.read_up_to == tuple(range(n))
+    assert one.rows == n  # of all chunks
+    assert one.pending == 1
     logits = other.logits(expected)[-1]
     assert_close(law.logits(), logits)
     best = law.top(5)

@@ -49,8 +49,13 @@ def test_nothing_is_computed_before_a_draft_is_asked_for() -> None:
     draft.begin(turn([1, 2, 3]))
     observe(draft, [4])
     assert backend.passes == []
+    assert draft.pending == 4
     assert draft.propose(3).tokens == (5, 6, 7)
     assert backend.passes == [(1, 2, 3, 4), (5,), (6,)]
+    observe(draft, [5, 6, 8])
+    assert draft.pending == 1
+    observe(draft, [1, 2])
+    assert draft.pending == 3
 
 
 @pytest.mark.parametrize(

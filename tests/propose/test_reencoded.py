@@ -335,7 +335,11 @@ def test_it_tells_what_its_passes_took() -> None:
     draft = ReencodedModel(model(), TARGET, k=3)
     draft.on_pass(lambda seconds, rows: told.append((seconds, rows)))
     draft.begin(turn("ab ab"))
+    assert draft.pending == 2  # as many as the target's tokens
     found = draft.propose(9)
+    assert draft.pending == 1
+    observe(draft, "ab(cd)")
+    assert draft.pending == len(TARGET.encode_special("ab(cd)"))
     assert tuple(rows for _, rows in told) == found.evidence.passes == (5, 1, 1)
     assert all(seconds > 0 for seconds, _ in told)
 
