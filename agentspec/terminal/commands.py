@@ -38,7 +38,12 @@ _KEYS = [
     ("@FILE", "Show the model a file, or @FILE:10-20"),
     ("!COMMAND", "As /run"),
     ("Alt-Enter", "A new line; so does \\ at the end of one"),
-    ("Ctrl-C", "Stops the model; leaves at an empty line"),
+    ("Tab", "Completes commands, and files behind an @"),
+    ("Up, Ctrl-R", "Earlier requests; Ctrl-R searches them"),
+    ("Ctrl-X Ctrl-E", "Write the request in $EDITOR, then send it"),
+    ("Ctrl-C", "Stops the model; clears a line; leaves at an empty one"),
+    ("Ctrl-Z", "Back to the shell; fg comes back"),
+    ("Ctrl-D", "Leaves, as /exit"),
 ]
 _SUBJECT = (
     "Write the subject line of a git commit for this change: one line, at most 72 characters, in "

@@ -60,9 +60,10 @@ class Prompt:
             refresh_interval=_REFRESH,
             color_depth=depth,
             enable_open_in_editor=True,
+            enable_suspend=True,
             reserve_space_for_menu=6,
         )
-        self._questions: PromptSession[str] = PromptSession(color_depth=depth)
+        self._questions: PromptSession[str] = PromptSession(color_depth=depth, enable_suspend=True)
 
     def request(self, text: str = "") -> str:
         """What the user types, on one line or several; `text` stands there already.
@@ -126,7 +127,8 @@ class Prompt:
             def get_completions(self, document: Document, event: object) -> Iterable[Completion]:
                 typed = document.text_before_cursor
                 for name in completions(typed):
-                    yield Completion(name, start_position=-len(typed))
+                    if name != typed:
+                        yield Completion(name, start_position=-len(typed))
                 found = open_mention(typed)
                 if found is not None:
                     begin, part = found
@@ -142,15 +144,21 @@ class Prompt:
         return ThreadedCompleter(Names())
 
     def _keys(self) -> KeyBindings:
+        from prompt_toolkit.filters import is_searching
         from prompt_toolkit.key_binding import KeyBindings
 
         keys = KeyBindings()
+        # a search has its own meaning of these, and a line of its own
+        typing = ~is_searching
 
-        @keys.add("enter")
+        by_tab: list[object] = [None]
+
+        @keys.add("enter", filter=typing)
         def _(event: KeyPressEvent) -> None:
             buffer = event.current_buffer
             state = buffer.complete_state
-            if state is not None and state.current_completion is not None:
+            # Enter takes what arrows have found in the menu; what Tab wrote was taken already
+            if state is not None and state.current_completion and state is not by_tab[0]:
                 buffer.apply_completion(state.current_completion)
             elif buffer.document.current_line_before_cursor.endswith("\\"):
                 buffer.delete_before_cursor()
@@ -158,11 +166,22 @@ class Prompt:
             else:
                 buffer.validate_and_handle()
 
-        @keys.add("escape", "enter")
+        @keys.add("tab", filter=typing)
+        def _(event: KeyPressEvent) -> None:
+            buffer = event.current_buffer
+            state = by_tab[0] = buffer.complete_state
+            if state is None:
+                buffer.start_completion(insert_common_part=True)
+            elif len(state.completions) == 1:
+                buffer.apply_completion(state.completions[0])
+            else:
+                buffer.complete_next()
+
+        @keys.add("escape", "enter", filter=typing)
         def _(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text("\n")
 
-        @keys.add("c-c")
+        @keys.add("c-c", filter=typing)
         def _(event: KeyPressEvent) -> None:
             if event.current_buffer.text:
                 event.current_buffer.reset()

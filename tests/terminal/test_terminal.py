@@ -355,8 +355,10 @@ def test_80_columns(terminal: Make) -> None:
     for line in text.split("\n"):
         assert not line.endswith((" sen", " lon", " colu", " termi")), line
     t.type("/help")
-    text = t.until("/exit")
-    t.until("leaves at an empty line")
+    text = t.until("Leaves, as /exit")
+    for key in ("Tab", "Up, Ctrl-R", "Ctrl-X Ctrl-E", "Ctrl-Z", "Ctrl-D"):
+        assert f"\n  {key} " in text
+    assert "Stops the model; clears a line; leaves at an empty one\n" in text
     leave(t)
 
 
@@ -375,7 +377,6 @@ def test_several_lines_history_and_completion(terminal: Make) -> None:
     t.send("\t")
     t.until("see @calc.py")
     t.send("\r")
-    t.send("\r")
     t.until("Three.")
     last = script_of(t).asked[-1]["messages"][-1]["content"]
     assert last.startswith("see @calc.py\n\nThe file calc.py:")
@@ -384,6 +385,70 @@ def test_several_lines_history_and_completion(terminal: Make) -> None:
     t.until(lambda text: text.count("see @calc.py") == 2)
     t.send("\r")
     t.until("Four.")
+    leave(t)
+
+
+def test_one_enter_sends_what_tab_wrote(terminal: Make, project: Path) -> None:
+    (project / "calendar.py").write_text("days = 7\n")
+    t = terminal(["One."])
+    t.until("scripted · ready")
+    t.send("/re")
+    t.until("/redo")
+    t.send("\t")
+    t.until("> /read-only")
+    t.send("\t")
+    t.until("> /redo")
+    t.send("\r")
+    t.until("there is nothing to redo")
+    t.send("see @ca")
+    t.until("calendar.py")
+    t.send("\x1b[B")
+    t.until("> see @calc.py")
+    t.send("\r")  # takes what was found in the menu, and sends nothing
+    t.send(" now")
+    t.until("> see @calc.py now")
+    t.send("\r")
+    t.until("One.")
+    assert script_of(t).asked[-1]["messages"][-1]["content"].startswith("see @calc.py now\n")
+    t.send("see @cale")
+    t.until(lambda text: re.search("see @cale\n +calendar.py", text) is not None)
+    t.send("\t\t")  # the only one, and nothing but it
+    t.until("> see @calendar.py")
+    t.send("\x03")
+    leave(t)
+
+
+def test_a_search_of_earlier_requests_has_its_own_keys(terminal: Make) -> None:
+    t = terminal(["One."], ["Two."])
+    t.until("scripted · ready")
+    t.type("first thing")
+    t.until("One.")
+    t.send("\x12fir")
+    t.until("I-search backward: fir")
+    t.send("\x03")  # ends the search, not the program
+    t.until(lambda text: "I-search" not in text)
+    t.send("\x12fir")
+    t.until("I-search backward: fir")
+    t.send("\r")
+    t.until(lambda text: "I-search" not in text and text.count("> first thing") == 2)
+    t.send(" again\r")
+    t.until("Two.")
+    assert "first thing" in script_of(t).asked[-1]["messages"][-1]["content"]
+    leave(t)
+
+
+def test_ctrl_z_is_no_text(terminal: Make) -> None:
+    t = terminal(["One."])
+    t.until("scripted · ready")
+    # nobody here would give the terminal to a shell, so that it goes on at once
+    t.send("one \x1a")
+    t.until("> one")
+    time.sleep(0.5)
+    t.send("two")
+    t.until("> one two")
+    t.send("\r")
+    t.until("One.")
+    assert script_of(t).asked[-1]["messages"][-1]["content"] == "one two"
     leave(t)
 
 
