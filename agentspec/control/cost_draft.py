@@ -26,7 +26,7 @@ class DraftCost:
 
     Both are slowed by a busy machine alike, so the ratio is refined against how fast the target
     is at that moment; one stray pass moves it by little. `reading` is what each further row of a
-    pass over many costs, where that is known.
+    pass over many costs.
     """
 
     def __init__(self, ratio: float, *, fixed: bool = False, reading: float | None = None) -> None:
@@ -34,7 +34,8 @@ class DraftCost:
             raise ConfigError("the cost of a draft pass must be a positive number")
         self._ratio = ratio
         self._fixed = fixed
-        self._reading = reading
+        self.reading = reading
+        """What each further row of a pass over many costs; None where that is not known."""
         self._seen = 0
 
     @classmethod
@@ -78,16 +79,16 @@ class DraftCost:
         return cls(ratio, reading=reading)
 
     def state(self) -> dict[str, Any]:
-        return {"ratio": self._ratio, "reading": self._reading}
+        return {"ratio": self._ratio, "reading": self.reading}
 
     def __call__(self, passes: int = 1) -> float:
         return self._ratio * passes
 
     def over(self, rows: int, grown: float) -> float:
         """cost of a pass over so many rows, which costs the target `grown` one-row passes."""
-        if rows < MANY or self._reading is None:
+        if rows < MANY or self.reading is None:
             return self._ratio * grown
-        return self._ratio + self._reading * (rows - 1)
+        return self._ratio + self.reading * (rows - 1)
 
     def observe(
         self, seconds: float, rows: int = 1, *, row_seconds: float, grown: float = 1.0
@@ -100,8 +101,8 @@ class DraftCost:
             return
         if rows >= MANY:
             read = max(0.0, seconds / row_seconds - self._ratio) / (rows - 1)
-            before = read if self._reading is None else self._reading
-            self._reading = before + _READ_GAIN * (read - before)
+            before = read if self.reading is None else self.reading
+            self.reading = before + _READ_GAIN * (read - before)
             return
         off = math.log(seconds / grown / row_seconds / self._ratio)
         gain = max(1.0 / (_PRIOR_PASSES + self._seen), _GAIN)

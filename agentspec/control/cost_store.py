@@ -51,7 +51,7 @@ def learned_cost(
     if draft is not None:
         # a target that has changed says nothing of what it had been compared with
         curve.draft = None if fresh else _known(store, both, DraftCost.of)
-        if curve.draft is None:
+        if curve.draft is None or curve.draft.reading is None:
             curve.draft = DraftCost.measure(draft, target, clock=clock)
             store.put(both, curve.draft.state(), sync=False)
     curve.keeper = _Kept(store, curve, key, both, clock)

@@ -190,6 +190,14 @@ def test_the_draft_models_cost_is_kept_for_the_pair(desk: Desk) -> None:
     assert not desk.measured()
     assert again.draft is not None
     assert again.draft() == pytest.approx(learned)
+    assert again.draft.reading == curve.draft.reading
+    # what was kept before reading was measured is measured anew
+    curve.draft.reading = None
+    curve.save()
+    anew = desk.load(draft=True)
+    assert anew.draft is not None
+    assert anew.draft.reading is not None
+    assert anew.draft() == pytest.approx(0.2)
     assert desk.load().draft is None
     desk.points = FLAT  # compared with another target, the old figure says nothing
     changed = desk.load(draft=True)
