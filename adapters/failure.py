@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 from agentspec.errors import AgentspecError
 
 
@@ -12,9 +15,25 @@ def as_both(error: AgentspecError, kind: type[Exception]) -> AgentspecError:
     """
     if isinstance(error, kind):
         return error
-    ours = type(error)
-    both = type(ours.__name__, (ours, kind), {"__module__": ours.__module__})
-    made = both.__new__(both, *error.args)
+    made = _made(type(error), kind, error.args)
     vars(made).update(vars(error))
+    return made
+
+
+@cache
+def _both(ours: type[AgentspecError], kind: type[Exception]) -> type[AgentspecError]:
+    def reduced(self: AgentspecError) -> tuple[Any, ...]:
+        # no module has the class: whoever unpickles a failure makes it again
+        return _made, (ours, kind, self.args), vars(self)
+
+    members = {"__module__": ours.__module__, "__reduce__": reduced}
+    return type(ours.__name__, (ours, kind), members)
+
+
+def _made(
+    ours: type[AgentspecError], kind: type[Exception], args: tuple[Any, ...]
+) -> AgentspecError:
+    both = _both(ours, kind)
+    made = both.__new__(both, *args)
     assert isinstance(made, AgentspecError)
     return made

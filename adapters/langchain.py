@@ -26,6 +26,7 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("langchain-core", "langchain") from error
 
 _SAMPLING = ("temperature", "top_p", "max_tokens", "stop", "seed")
+_CHARACTERS = 4  # of a token, as LangChain's count_tokens_approximately has it
 # What LangChain hands on that is not for the model.
 _NOT_OPTIONS = ("stream", "ls_structured_output_format", "structured_output_format")
 
@@ -44,7 +45,7 @@ class ChatAgentSpec(BaseChatModel):  # type: ignore[misc]
 
     model: str | None = None
     base_url: str | None = None
-    settings: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
     api_key: SecretStr | None = Field(
         default_factory=secret_from_env("AGENTSPEC_API_KEY", default=None)
     )
@@ -66,12 +67,9 @@ class ChatAgentSpec(BaseChatModel):  # type: ignore[misc]
     def __init__(self, *, engine: Answers | None = None, **fields: Any) -> None:
         super().__init__(**fields)
         if self.source is None:
-            settings = self.settings
-            if self.base_url is not None:
-                key = self.api_key.get_secret_value() if self.api_key is not None else None
-                server = {"api_key": key, "timeout": self.timeout, "max_retries": self.max_retries}
-                settings = {k: v for k, v in server.items() if v is not None} | settings
-            self.source = Source(self.model, engine=engine, base_url=self.base_url, **settings)
+            self.source = Source(
+                self.model, engine=engine, base_url=self.base_url, **self._opened_with()
+            )
 
     def close(self) -> None:
         """Free the models that were opened for this chat model and its copies."""
@@ -119,11 +117,21 @@ class ChatAgentSpec(BaseChatModel):  # type: ignore[misc]
         return structured(self, schema, method=method, strict=strict, include_raw=include_raw)
 
     def get_token_ids(self, text: str) -> list[int]:
-        """The model's own tokens, for trimming a history; over a server LangChain's estimate."""
-        tokenizer = getattr(getattr(self._source(None).engine(), "target", None), "tokenizer", None)
-        if tokenizer is None:
+        """The model's own tokens. Over a server LangChain's, which needs `transformers`."""
+        tokenizer = self._tokenizer()
+        if tokenizer is None or self.custom_get_token_ids is not None:
             return cast("list[int]", super().get_token_ids(text))
         return cast("list[int]", tokenizer.encode(text))
+
+    def get_num_tokens(self, text: str) -> int:
+        """How many tokens a text has, for trimming a history; over a server an estimate."""
+        if self._tokenizer() is None and self.custom_get_token_ids is None:
+            return -(-len(text) // _CHARACTERS)
+        return len(self.get_token_ids(text))
+
+    def _tokenizer(self) -> Any:
+        target = getattr(self._source(None).engine(), "target", None)
+        return getattr(target, "tokenizer", None)
 
     @property
     def _llm_type(self) -> str:
@@ -131,8 +139,10 @@ class ChatAgentSpec(BaseChatModel):  # type: ignore[misc]
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        # what tells one cached answer from another's
-        return {"model": self._source(None).name, "base_url": self.base_url, **self._options({})}
+        # what tells one cached answer from another's, and is traced
+        opened_with = {k: v for k, v in self.settings.items() if k != "api_key"}
+        origin = {"model": self._source(None).name, "base_url": self.base_url}
+        return {**origin, **({"settings": opened_with} if opened_with else {}), **self._options({})}
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> Any:
         kwargs.setdefault("model", self._source(None).name)
@@ -140,15 +150,22 @@ class ChatAgentSpec(BaseChatModel):  # type: ignore[misc]
 
     def _source(self, model: str | None) -> Source:
         assert self.source is not None
-        return self.source.of(model or self.model)
+        # a copy may have other fields than the model that made the source
+        own = self.source.like(self.model, self.base_url, self._opened_with())
+        return own.of(model)
+
+    def _opened_with(self) -> dict[str, Any]:
+        if self.base_url is None:
+            return self.settings
+        key = self.api_key.get_secret_value() if self.api_key is not None else None
+        server = {"api_key": key, "timeout": self.timeout, "max_retries": self.max_retries}
+        return {k: v for k, v in server.items() if v is not None} | self.settings
 
     def _options(self, call: dict[str, Any], stop: list[str] | None = None) -> dict[str, Any]:
         """Options of `complete`: the call's, else this model's."""
         own = {name: getattr(self, name) for name in _SAMPLING}
-        merged = {**own, **self.model_kwargs, **call}
-        if stop:
-            merged["stop"] = stop
-        return {k: v for k, v in merged.items() if v is not None and k not in _NOT_OPTIONS}
+        made = translate.options(own, self.model_kwargs, call, {"stop": stop})
+        return {k: v for k, v in made.items() if k not in _NOT_OPTIONS}
 
     def _generate(
         self,

@@ -35,6 +35,7 @@ _ROLES = (
 )
 _CALLS = ("tool_call", "tool_call_chunk", "invalid_tool_call", "tool_use", "function_call")
 _THINKING = ("reasoning", "thinking")
+_APART = (*_CALLS, *_THINKING, "redacted_thinking")
 
 
 def conversation(given: Sequence[BaseMessage]) -> list[dict[str, Any]]:
@@ -52,12 +53,13 @@ def _message(given: BaseMessage, where: str) -> dict[str, Any]:
     if isinstance(given, AIMessage):
         calls = [translate.call(c["id"], c["name"], c["args"]) for c in given.tool_calls]
         # kept, as text: the result that answers one would lack its call
-        calls += [translate.call(c["id"], c["name"], c["args"]) for c in given.invalid_tool_calls]
+        broken = [c for c in given.invalid_tool_calls if c["name"]]
+        calls += [translate.call(c["id"], c["name"], c["args"]) for c in broken]
         if not isinstance(content, str):
             thinking = thinking or "".join(map(_thought, content)) or None
             # parts that `tool_calls` and the thinking say again
-            content = [part for part in content if _type(part) not in _CALLS + _THINKING]
-    call_id = given.tool_call_id if role == "tool" else None
+            content = [part for part in content if _type(part) not in _APART]
+    call_id = getattr(given, "tool_call_id", None) if role == "tool" else None
     made = translate.message(role, content, calls=calls, call_id=call_id)
     if thinking:
         made["reasoning_content"] = thinking
@@ -102,19 +104,23 @@ def piece(chunk: Chunk) -> ChatGenerationChunk | None:
 
     What is said once of an answer is in one piece: LangChain adds up what several say.
     """
-    message = AIMessageChunk(content="", id=chunk.id)
     info: dict[str, Any] = {}
+    # read by the constructor alone, which makes calls of their pieces
+    said: dict[str, Any] = {"content": ""}
     if chunk.choices:
         choice = chunk.choices[0]
         info = _info(choice)
-        message.content = choice.delta.content or ""
-        message.additional_kwargs = _thinking(choice.delta.reasoning_content)
-        message.tool_call_chunks = _call_pieces(choice.delta.tool_calls or ())
+        said["content"] = choice.delta.content or ""
+        said["additional_kwargs"] = _thinking(choice.delta.reasoning_content)
+        said["tool_call_chunks"] = _call_pieces(choice.delta.tool_calls or ())
         if choice.finish_reason is not None:
-            message.response_metadata = _origin(chunk.model)
+            said["response_metadata"] = _origin(chunk.model)
     if chunk.usage is not None:
-        message.usage_metadata = _usage(chunk.usage)
-        message.response_metadata = message.response_metadata | _speculation(chunk.speculation)
+        said["usage_metadata"] = _usage(chunk.usage)
+        said["response_metadata"] = said.get("response_metadata", {}) | _speculation(
+            chunk.speculation
+        )
+    message = AIMessageChunk(id=chunk.id, **said)
     shown = message.content or message.tool_call_chunks or message.additional_kwargs
     if not (shown or message.usage_metadata or info):
         return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ try:
         RunnablePassthrough,
     )
     from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
+    from langchain_core.utils.json import parse_json_markdown
     from langchain_core.utils.pydantic import is_basemodel_subclass
 except ModuleNotFoundError as error:
     raise MissingExtraError("langchain-core", "langchain") from error
@@ -41,27 +43,28 @@ def structured(
     parser: Runnable = JsonOutputParser()
     if of_class:
         parser = PydanticOutputParser(pydantic_object=schema)
-    told: dict[str, Any] = {}
+    # the object's end is known; a stop text of the model could only cut it
+    whole: dict[str, Any] = {"stop": []}
     if schema is not None:
         asked = {"kwargs": {"method": method, "strict": strict}, "schema": schema}
-        told["ls_structured_output_format"] = asked
+        whole["ls_structured_output_format"] = asked
     if method == "function_calling":
         name = convert_to_openai_tool(schema)["function"]["name"]
         parser = JsonOutputKeyToolsParser(key_name=name, first_tool_only=True)
         if of_class:
             parser = PydanticToolsParser(tools=[schema], first_tool_only=True)
         asking: Runnable = model.bind_tools(
-            [schema], tool_choice=name, strict=strict, parallel_tool_calls=False, **told
+            [schema], tool_choice=name, strict=strict, parallel_tool_calls=False, **whole
         )
     elif method == "json_schema":
         described = convert_to_json_schema(schema, strict=strict)
         form = {"name": described["title"], "schema": described, "strict": strict}
-        asking = model.bind(response_format={"type": method, "json_schema": form}, **told)
+        asking = model.bind(response_format={"type": method, "json_schema": form}, **whole)
     elif method == "json_mode":
-        asking = model.bind(response_format={"type": "json_object"}, **told)
+        asking = model.bind(response_format={"type": "json_object"}, **whole)
     else:
         raise ValueError(f"with_structured_output knows no method {method!r}")
-    parser = RunnableGenerator(_whole, _awhole) | parser
+    parser = RunnableGenerator(*_checks(as_text=method != "function_calling")) | parser
     if not include_raw:
         return asking | parser
     read = RunnablePassthrough.assign(
@@ -71,26 +74,47 @@ def structured(
     return RunnableMap(raw=asking) | read.with_fallbacks([unread], exception_key="parsing_error")
 
 
-def _whole(parts: Iterator[AIMessage]) -> Iterator[AIMessage]:
-    """Messages as they come. Raises OutputParserException for one that max_tokens cut short.
+def _checks(*, as_text: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Hand messages on as they come, and raise OutputParserException for an object cut short.
 
-    LangChain's parsers complete half an object to one that nobody wrote.
+    LangChain's parsers complete half an object to one that nobody wrote. An object that is the
+    text of the answer may have been cut by a stop text too.
     """
-    for part in parts:
-        yield part
-        _check_whole(part)
+
+    def whole(parts: Iterator[AIMessage]) -> Iterator[AIMessage]:
+        texts: list[str] = []
+        for part in parts:
+            yield part
+            _check_length(part)
+            texts.append(part.text)
+        if as_text:
+            _check_object("".join(texts))
+
+    async def awhole(parts: AsyncIterator[AIMessage]) -> AsyncIterator[AIMessage]:
+        texts: list[str] = []
+        async for part in parts:
+            yield part
+            _check_length(part)
+            texts.append(part.text)
+        if as_text:
+            _check_object("".join(texts))
+
+    return whole, awhole
 
 
-async def _awhole(parts: AsyncIterator[AIMessage]) -> AsyncIterator[AIMessage]:
-    """`_whole` for asyncio."""
-    async for part in parts:
-        yield part
-        _check_whole(part)
-
-
-def _check_whole(part: AIMessage) -> None:
+def _check_length(part: AIMessage) -> None:
     if part.response_metadata.get("finish_reason") == "length":
         raise OutputParserException(
             "the answer reached max_tokens before its object was complete; raise max_tokens",
             llm_output=part.text if isinstance(part.text, str) else None,
         )
+
+
+def _check_object(text: str) -> None:
+    try:
+        parse_json_markdown(text, parser=json.loads)
+    except ValueError as error:
+        raise OutputParserException(
+            "the answer ends before its object is complete; is a stop text part of it?",
+            llm_output=text,
+        ) from error

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from agentspec.errors import ConfigError, UnsupportedError
@@ -32,8 +33,9 @@ class Answers(Protocol):
 class Source:
     """An engine that is opened when the first answer is asked for, once, whatever thread asks.
 
-    Frameworks copy their model objects, so a copy, deep or not, is the same source. An engine that
-    was given stays the giver's to close. Raises ConfigError when more than one origin is named;
+    Frameworks copy their model objects, so a copy, deep or not, is the same source; one that was
+    pickled opens its own engine. An engine that was given stays the giver's to close. Raises
+    ConfigError when more than one origin is named, and for a base URL that holds a password;
     `engine` raises what `agentspec.load` and `Engine.remote` raise.
     """
 
@@ -47,18 +49,29 @@ class Source:
     ) -> None:
         if engine is not None and (model is not None or base_url is not None or settings):
             raise ConfigError("give an engine, or what one is opened with, not both")
+        if base_url is not None and "@" in base_url.partition("//")[2].partition("/")[0]:
+            # frameworks print and trace their models
+            raise ConfigError("the base URL holds a name or password; give a key as api_key")
         self._model, self._base_url, self._settings = model, base_url, settings
         self._engine = engine
         self._lent = engine is not None
         self._opening = threading.Lock()
-        self._others: dict[str, Source] = {}
+        # not held while a model is read, as `_opening` is
+        self._looking = threading.Lock()
+        self._others: list[Source] = []
 
     @property
     def name(self) -> str:
-        """What the model is called, without opening it."""
+        """What the model is called, as far as it is known; nothing is opened or asked for it."""
         if self._engine is not None:
-            return self._engine.model
+            known = getattr(self._engine, "named", None)
+            return (self._engine.model if known is None else str(known)) or "local"
         return str(self._model or "local")
+
+    @property
+    def lent(self) -> bool:
+        """Whether the engine was given."""
+        return self._lent
 
     @property
     def opened(self) -> Answers | None:
@@ -84,15 +97,31 @@ class Source:
         """
         if model is None or model in (self._model, self.name):
             return self
+        if self._lent and self._engine is not None and model == self._engine.model:
+            return self
+        return self.like(model, self._base_url, self._settings)
+
+    def like(self, model: str | None, base_url: str | None, settings: Mapping[str, Any]) -> Source:
+        """The source of this origin: this one, or another that is closed with it.
+
+        Raises UnsupportedError where an engine was given and this is not its own origin.
+        """
+        asked = (model, base_url, settings)
+        if asked == self._origin():
+            return self
         if self._lent:
             raise UnsupportedError(
-                f"the engine that was given answers for {self.name}, not for {model}"
+                f"the engine that was given answers for {self.name}, not for {model or base_url}"
             )
-        with self._opening:
-            if model not in self._others:
-                made = Source(model, base_url=self._base_url, **self._settings)
-                self._others[model] = made
-            return self._others[model]
+        with self._looking:
+            for other in self._others:
+                if asked == other._origin():
+                    return other
+            self._others.append(Source(model, base_url=base_url, **settings))
+            return self._others[-1]
+
+    def _origin(self) -> tuple[Any, ...]:
+        return self._model, self._base_url, self._settings
 
     def _open(self) -> Answers:
         from agentspec.api import Engine
@@ -103,9 +132,11 @@ class Source:
 
     def close(self) -> None:
         """Free what this source opened; the next answer opens it again."""
+        with self._looking:
+            others = list(self._others)
+        for other in others:
+            other.close()
         with self._opening:
-            for other in self._others.values():
-                other.close()
             if not self._lent and self._engine is not None:
                 self._engine.close()
                 self._engine = None
@@ -115,3 +146,10 @@ class Source:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Source:
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._lent:
+            raise ConfigError(
+                "an engine that was given cannot be pickled; name the model that is to be opened"
+            )
+        return partial(Source, self._model, base_url=self._base_url, **self._settings), ()

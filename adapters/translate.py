@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agentspec.errors import InvalidRequestError
+from agentspec.errors import InvalidRequestError, line_of
 from agentspec.wire import ToolCall
 
 
@@ -24,10 +24,29 @@ def message(
 
 
 def call(id: str, name: str, arguments: Mapping[str, Any] | str | None) -> dict[str, Any]:
-    """A call of an assistant's message; text of arguments stays as the model wrote it."""
+    """A call of an assistant's message; text of arguments stays as the model wrote it.
+
+    Raises InvalidRequestError for arguments that are no JSON.
+    """
     if not isinstance(arguments, str):
-        arguments = json.dumps(arguments or {}, ensure_ascii=False)
+        try:
+            arguments = _written(arguments or {})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequestError(
+                f"the call of {name} in the history has arguments that are no JSON "
+                f"({line_of(error)}); give them as JSON text"
+            ) from error
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _written(arguments: Mapping[str, Any]) -> str:
+    text = json.dumps(arguments, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # half of a surrogate pair: the model wrote an escape, and only an escape can go back
+        return json.dumps(arguments)
+    return text
 
 
 def tool(
@@ -43,15 +62,26 @@ def tool(
     return {"type": "function", "function": function}
 
 
+def options(*given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `complete`: those of a later mapping go before, None says nothing.
+
+    `tool_choice` may be in any framework's words.
+    """
+    made = {name: value for one in given for name, value in one.items() if value is not None}
+    if (chosen := choice(made.pop("tool_choice", None))) is not None:
+        made["tool_choice"] = chosen
+    return made
+
+
 def choice(given: Any) -> Any:
     """`tool_choice` from any framework's words for it, None where it says nothing.
 
     True and "any" mean "required"; a string that is no such word is the name of a tool; objects may
     have OpenAI's or Anthropic's shape.
     """
-    kind = given.get("type") if isinstance(given, Mapping) else given
-    if kind is None or kind is False:
+    if given is None or given is False:
         return None
+    kind = given.get("type") if isinstance(given, Mapping) else given
     if kind is True or kind in ("any", "required"):
         return "required"
     if kind in ("auto", "none"):

@@ -30,6 +30,8 @@ Each message says what happened, where, and what to do about it, on one line.
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "AgentspecError",
     "BackendError",
@@ -64,6 +66,14 @@ class AgentspecError(Exception):
 
     partial: str = ""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # exceptions are otherwise made again by a call with their message, which few of these take
+        return _made, (type(self), self.args), vars(self)
+
+
+def _made(kind: type[AgentspecError], args: tuple[Any, ...]) -> AgentspecError:
+    return kind.__new__(kind, *args)
+
 
 class ConfigError(AgentspecError):
     """A setting is unknown, malformed or contradictory."""
@@ -93,13 +103,18 @@ class InvalidRequestError(RequestError):
 
 
 class ContextOverflowError(RequestError):
-    """The prompt does not fit in the context window."""
+    """The prompt does not fit in the context window; a count of 0 is one that is not known."""
 
     def __init__(self, n_prompt: int, n_ctx: int) -> None:
-        super().__init__(
-            f"the prompt has {n_prompt} tokens, {n_prompt - n_ctx + 1} more than the context of "
-            f"{n_ctx} can take with one token of answer; shorten it or load with a larger n_ctx"
-        )
+        if n_prompt and n_ctx:
+            what = (
+                f"the prompt has {n_prompt} tokens, {n_prompt - n_ctx + 1} more than the context "
+                f"of {n_ctx} can take with one token of answer"
+            )
+        else:
+            context = f"the context of {n_ctx} tokens" if n_ctx else "the context of the model"
+            what = f"the prompt does not fit in {context}"
+        super().__init__(f"{what}; shorten it or load with a larger n_ctx")
         self.n_prompt = n_prompt
         self.n_ctx = n_ctx
 

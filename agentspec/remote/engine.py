@@ -108,6 +108,11 @@ class RemoteEngine:
         return self._name or self._look(Stop()).name
 
     @property
+    def named(self) -> str:
+        """The model's name as far as it is known without asking the server, or empty."""
+        return self._name
+
+    @property
     def n_ctx(self) -> int:
         """The context window in tokens, 0 where the server does not say."""
         return self._look(Stop()).n_ctx

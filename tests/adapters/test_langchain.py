@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 import sys
 from contextlib import aclosing, closing
 from pathlib import Path
@@ -15,6 +16,7 @@ pytest.importorskip("langchain_core")
 
 from langchain_core import exceptions
 from langchain_core.callbacks import BaseCallbackHandler, UsageMetadataCallbackHandler
+from langchain_core.load import dumps
 from langchain_core.messages import (
     AIMessage,
     ChatMessage,
@@ -170,6 +172,19 @@ def test_options_of_the_call_go_before_those_of_the_model(says: Any) -> None:
     )
 
 
+def test_a_call_that_says_nothing_leaves_the_models_options(says: Any) -> None:
+    model = ChatAgentSpec(engine=says("one two three"), max_tokens=5, stop=["three"])
+    assert model.invoke("count", max_tokens=None).content == "one t"
+    assert model.invoke("count", max_tokens=50, stop=None).content == "one two "
+    assert model.invoke("count", max_tokens=50, stop=[]).content == "one two three"
+
+
+def test_pieces_of_a_stream_have_their_calls(says: Any, calls: Any) -> None:
+    model = ChatAgentSpec(engine=says(calls("add", {"a": 1, "b": 2}))).bind_tools([add])
+    found = [call for piece in model.stream("Add") for call in piece.tool_calls]
+    assert [call["args"] for call in found] == [{"a": 1, "b": 2}]
+
+
 # -- tools ------------------------------------------------------------------------------------
 
 
@@ -207,6 +222,15 @@ def test_a_choice_makes_the_model_call(says: Any) -> None:
             assert "rather" not in answer.content
     with pytest.raises(exceptions.LangChainException, match="'subtract' is not one of the tools"):
         model.bind_tools([add], tool_choice="subtract").invoke("hi")
+
+
+def test_a_choice_comes_with_a_call_too(says: Any, calls: Any) -> None:
+    pytest.importorskip("llguidance")
+    bound = ChatAgentSpec(engine=says(calls("add", {"a": 1, "b": 2}))).bind_tools([add])
+    for answer in every_way(bound, "hi", tool_choice="any"):
+        assert [call["name"] for call in answer.tool_calls] == ["add"]
+    with pytest.raises(errors.InvalidRequestError, match=r"tool_choice\.type"):
+        bound.invoke("hi", tool_choice={"name": "add"})
 
 
 def test_strict_tools_are_marked(says: Any) -> None:
@@ -260,6 +284,23 @@ def test_an_object_cut_short_is_an_error(says: Any, method: Any) -> None:
     assert raw["parsed"] is None
 
 
+@pytest.mark.parametrize("method", ["json_schema", "function_calling", "json_mode"])
+def test_a_stop_text_makes_no_object_of_half_of_one(says: Any, calls: Any, method: Any) -> None:
+    pytest.importorskip("llguidance")
+    arguments = {"total": 42, "note": "in the END all"}
+    text = json.dumps(arguments) if method != "function_calling" else calls("Sum", arguments)
+    model = ChatAgentSpec(engine=says(text), stop=["END"])
+    schema = Sum.model_json_schema()
+    asking = model.with_structured_output(schema, method=method)
+    assert asking.invoke("?") == arguments
+    if method == "function_calling":
+        return
+    with pytest.raises(exceptions.OutputParserException, match="stop text"):
+        asking.invoke("?", stop=["END"])
+    with pytest.raises(exceptions.OutputParserException, match="stop text"):
+        asyncio.run(asking.ainvoke("?", stop=["END"]))
+
+
 def test_what_structured_output_does_not_know(says: Any) -> None:
     model: Any = ChatAgentSpec(engine=says(""))
     with pytest.raises(ValueError, match="knows no method 'magic'"):
@@ -301,6 +342,31 @@ def test_messages_of_every_kind() -> None:
         conversation([RemoveMessage(id="1")])
 
 
+def test_messages_that_other_models_left(says: Any) -> None:
+    hidden = {"type": "redacted_thinking", "data": "x"}
+    nameless = {"name": None, "args": "{", "id": None, "error": None}
+    made = conversation(
+        [
+            ChatMessage("3", role="tool"),
+            AIMessage([hidden, {"type": "text", "text": "a"}]),
+            AIMessage("b", invalid_tool_calls=[nameless]),
+        ]
+    )
+    assert made[0] == {"role": "tool", "content": "3"}
+    assert made[1]["content"] == [{"type": "text", "text": "a"}]
+    assert made[2] == {"role": "assistant", "content": "b"}
+    called = {"name": "add", "args": {"a": "\ud83d"}, "id": "c1", "type": "tool_call"}
+    history = [
+        HumanMessage("hi"),
+        AIMessage("", tool_calls=[called]),
+        ToolMessage("3", tool_call_id="c1"),
+    ]
+    assert ChatAgentSpec(engine=says("abc")).invoke(history).content == "abc"
+    called["args"] = {"a": {1, 2}}
+    with pytest.raises(exceptions.LangChainException, match="no JSON"):
+        ChatAgentSpec(engine=says("abc")).invoke([AIMessage("", tool_calls=[called])])
+
+
 def test_an_image_is_refused_by_its_place(says: Any) -> None:
     image = {"type": "image", "url": "https://example.org/a.png"}
     with pytest.raises(errors.UnsupportedError, match=r"messages\[0\]\.content\[0\] is of type"):
@@ -313,6 +379,12 @@ def test_a_history_is_trimmed_by_the_models_own_tokens(says: Any) -> None:
     history = [HumanMessage("a" * 50), AIMessage("b" * 50), HumanMessage("c" * 50)]
     kept = trim_messages(history, max_tokens=70, token_counter=model, strategy="last")
     assert kept == history[-1:]
+    assert (
+        ChatAgentSpec(engine=says(""), custom_get_token_ids=lambda _: [1]).get_num_tokens("héllo")
+        == 1
+    )
+    afar = ChatAgentSpec(model="m", base_url="http://127.0.0.1:9/v1")
+    assert (afar.get_num_tokens(""), afar.get_num_tokens("hello")) == (0, 2)
 
 
 # -- failures ---------------------------------------------------------------------------------
@@ -417,10 +489,37 @@ def test_a_server_gets_its_own_settings(monkeypatch: pytest.MonkeyPatch, says: A
         return says("from afar")
 
     monkeypatch.setattr("agentspec.api.Engine.remote", remote, raising=False)
-    model = ChatAgentSpec(base_url="http://host/v1", model="m", api_key="k", settings={"x": 1})
-    assert "'k'" not in repr(model)
+    model: Any = ChatAgentSpec(base_url="http://host/v1", model="m", api_key="k", settings={"x": 1})
     assert model.invoke("hi").content == "from afar"
     assert asked == [(("http://host/v1",), {"model": "m", "api_key": "k", "x": 1})]
+    # a copy with other fields asks what they say
+    other = model.model_copy(update={"base_url": "http://other/v1"})
+    moved = model.configurable_fields(base_url=ConfigurableField("u"))
+    for _ in range(2):
+        assert other.invoke("hi").content == "from afar"
+        moved.invoke("hi", config={"configurable": {"u": "http://other/v1"}})
+    assert asked[1:] == [(("http://other/v1",), {"model": "m", "api_key": "k", "x": 1})]
+    given: Any = ChatAgentSpec(engine=says(""))
+    given = given.model_copy(update={"base_url": "http://host/v1"})
+    with pytest.raises(errors.UnsupportedError, match="not for http://host/v1"):
+        given.invoke("hi")
+
+
+def test_keys_are_never_shown() -> None:
+    url = "http://host/v1"
+    for model in (
+        ChatAgentSpec(base_url=url, api_key="hush"),
+        ChatAgentSpec(base_url=url, settings={"api_key": "hush"}),
+    ):
+        for shown in (repr(model), str(model), dumps(model), str(model._identifying_params)):
+            assert "hush" not in shown
+        again = pickle.loads(pickle.dumps(model))
+        assert again._opened_with() == {"api_key": "hush"}
+
+
+def test_what_an_engine_is_opened_with_tells_cached_answers_apart() -> None:
+    models = [ChatAgentSpec(model="m", settings=s) for s in ({}, {"template": "a"})]
+    assert len({model._get_llm_string() for model in models}) == 2
 
 
 # -- stopping ---------------------------------------------------------------------------------

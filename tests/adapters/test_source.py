@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import pickle
 import threading
 import time
 from typing import Any
@@ -96,3 +97,72 @@ def test_a_server_is_reached_with_its_settings(says: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr("agentspec.api.Engine.remote", remote)
     assert Source("m", base_url="http://host/v1", timeout=5).engine().complete(HI).text
     assert asked == [(("http://host/v1",), {"model": "m", "timeout": 5})]
+
+
+def test_a_server_is_not_asked_for_a_name() -> None:
+    from agentspec.api import Engine
+
+    for name, known in ((None, "local"), ("m", "m")):
+        # nothing listens there, and a name is asked for in event loops and by constructors
+        engine = Engine.remote("http://127.0.0.1:9/v1", name, max_retries=0)
+        assert Source(engine=engine).name == known
+        assert Source(engine=engine).of(known if name else None).lent
+        engine.close()
+
+
+def test_another_origin_is_another_source(loaded: list[Any], says: Any) -> None:
+    source = Source("a", n_ctx=64)
+    assert source.like("a", None, {"n_ctx": 64}) is source
+    other = source.like("a", None, {"n_ctx": 128})
+    assert source.like("a", None, {"n_ctx": 128}) is other
+    assert other.engine() is not source.engine()
+    assert loaded == [("a", {"n_ctx": 128}), ("a", {"n_ctx": 64})]
+    source.close()
+    assert other.opened is None
+    lent = Source(engine=says(""))
+    with pytest.raises(UnsupportedError, match="not for http://host/v1"):
+        lent.like(None, "http://host/v1", {})
+
+
+def test_another_model_is_named_while_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, read = threading.Event(), threading.Event()
+
+    def load(*_: Any, **__: Any) -> Any:
+        reading.set()
+        assert read.wait(30)
+
+    monkeypatch.setattr("agentspec.api.Engine.load", load)
+    source = Source("a")
+    reader = threading.Thread(target=source.engine)
+    reader.start()
+    try:
+        assert reading.wait(30)
+        # an event loop asks for this
+        asker = threading.Thread(target=source.of, args=("b",), daemon=True)
+        asker.start()
+        asker.join(10)
+        assert not asker.is_alive()
+    finally:
+        read.set()
+        reader.join()
+
+
+def test_what_is_pickled_opens_its_own(loaded: list[Any], says: Any) -> None:
+    source = Source("a", n_ctx=64)
+    source.engine()
+    again = pickle.loads(pickle.dumps(source))
+    assert again.opened is None
+    assert again.engine().complete(HI).text == "I am a"
+    assert loaded == [("a", {"n_ctx": 64})] * 2
+    with pytest.raises(ConfigError, match="cannot be pickled"):
+        pickle.dumps(Source(engine=says("")))
+
+
+def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
+    from agentspec.remote.engine import RemoteEngine
+
+    for make in (lambda url: Source(base_url=url), RemoteEngine):
+        with pytest.raises(ConfigError) as caught:
+            make("http://ann:secret@localhost:1/v1")
+        assert "secret" not in str(caught.value)
+    assert Source(base_url="http://localhost/a@b").name == "local"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from datetime import date
 from typing import Any
 
 import pytest
@@ -58,10 +61,36 @@ def test_every_form_of_a_choice(given: Any, meant: str) -> None:
     assert parse_tool_choice(translate.choice(given), parse_tools([ADD])) == meant
 
 
-@pytest.mark.parametrize("given", [{"type": "magic"}, {"type": "tool"}, 3, "subtract"])
+@pytest.mark.parametrize(
+    "given", [{"type": "magic"}, {"type": "tool"}, {}, {"name": "add"}, 3, "subtract"]
+)
 def test_a_choice_that_is_none_is_refused_by_the_engine(given: Any) -> None:
     with pytest.raises(InvalidRequestError):
         parse_tool_choice(translate.choice(given), parse_tools([ADD]))
+
+
+def test_half_a_character_goes_back_as_the_model_wrote_it() -> None:
+    text = '{"a": "\\ud83d"}'
+    called = ToolCall(function=FunctionCall(name="add", arguments=text))
+    made = translate.call("c1", "add", translate.arguments(called))
+    (message,) = parse_messages([translate.message("assistant", None, calls=[made])])
+    assert [c.function.arguments for c in message.tool_calls or ()] == [text]
+
+
+def test_arguments_that_are_no_json_are_refused() -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (date(2026, 1, 1), {1, 2}, deep):
+        with pytest.raises(InvalidRequestError, match="the call of add in the history"):
+            translate.call("c1", "add", {"a": value})
+
+
+def test_options_of_a_later_mapping_go_before() -> None:
+    made = translate.options({"a": 1, "b": 2, "stop": ["x"]}, {"a": 3, "b": None, "stop": []})
+    assert made == {"a": 3, "b": 2, "stop": []}
+    assert translate.options({"tool_choice": "any"}) == {"tool_choice": "required"}
+    assert translate.options({"tool_choice": False}) == {}
 
 
 def test_arguments_are_an_object() -> None:
@@ -90,3 +119,18 @@ def test_a_failure_is_a_frameworks_too() -> None:
     assert type(both).__name__ == "ContextOverflowError"
     assert as_both(both, Theirs) is both
     assert isinstance(both, AgentspecError)
+
+
+class Theirs(Exception):
+    """A framework's."""
+
+
+def test_a_failure_reaches_another_process() -> None:
+    error = ContextOverflowError(100, 40)
+    error.partial = "so far"
+    for failure in (error, as_both(error, Theirs), InvalidRequestError("no", param="stop")):
+        for again in (pickle.loads(pickle.dumps(failure)), copy.copy(failure)):
+            assert type(again) is type(failure)
+            assert str(again) == str(failure)
+            assert vars(again) == vars(failure)
+            assert isinstance(again, Theirs) == isinstance(failure, Theirs)
