@@ -13,21 +13,16 @@ from agentspec.chat.tools.base import CallArguments, CallEnd, CallStart, Malform
 from agentspec.engine.stats import TurnStats
 from agentspec.types import FinishReason
 from agentspec.wire import (
-    Choice,
     ChoiceDelta,
     Chunk,
-    ChunkChoice,
     Completion,
     CompletionTokensDetails,
-    FunctionCall,
     FunctionCallDelta,
     Logprobs,
-    Message,
     PromptTokensDetails,
     SourceStats,
     SpeculationStats,
     TokenLogprob,
-    ToolCall,
     ToolCallDelta,
     Usage,
 )
@@ -124,54 +119,24 @@ class Answer:
             return Logprobs(content=fresh) if fresh else None
 
         with closing(events):
-            yield self._chunk(ChoiceDelta(role="assistant", content=""))
+            yield Chunk.of(self, ChoiceDelta(role="assistant", content=""))
             for event in events:
                 delta = self.add(event)
                 if delta is not None:
-                    yield self._chunk(delta, logprobs=new_logprobs())
-        yield self._chunk(ChoiceDelta(), finish=self.finish, logprobs=new_logprobs())
-        yield Chunk(
-            id=self.id,
-            created=self.created,
-            model=self.model,
-            choices=[],
-            usage=self._usage(),
-            speculation=speculation_stats(self.stats),
-        )
+                    yield Chunk.of(self, delta, logprobs=new_logprobs())
+        yield Chunk.of(self, ChoiceDelta(), finish=self.finish, logprobs=new_logprobs())
+        yield Chunk.last(self, self._usage(), speculation_stats(self.stats))
 
     def completion(self) -> Completion:
-        calls = [
-            ToolCall(id=id_, function=FunctionCall(name=name, arguments="".join(parts)))
-            for id_, name, parts in self._calls
-        ]
-        message = Message(
-            role="assistant",
-            content=self.text if self._text or not calls else None,
-            reasoning_content="".join(self._thinking) or None,
-            tool_calls=calls or None,
-        )
-        logprobs = Logprobs(content=self._logprobs) if self._logprobs else None
-        return Completion(
-            id=self.id,
-            created=self.created,
-            model=self.model,
-            choices=[Choice(message=message, finish_reason=self.finish, logprobs=logprobs)],
+        return Completion.of(
+            self,
+            self.text,
+            "".join(self._thinking),
+            self._calls,
+            finish=self.finish,
+            logprobs=self._logprobs,
             usage=self._usage(),
             speculation=speculation_stats(self.stats),
-        )
-
-    def _chunk(
-        self,
-        delta: ChoiceDelta,
-        *,
-        finish: FinishReason | None = None,
-        logprobs: Logprobs | None = None,
-    ) -> Chunk:
-        return Chunk(
-            id=self.id,
-            created=self.created,
-            model=self.model,
-            choices=[ChunkChoice(delta=delta, finish_reason=finish, logprobs=logprobs)],
         )
 
     def _usage(self) -> Usage:
@@ -215,4 +180,5 @@ def speculation_stats(stats: TurnStats) -> SpeculationStats:
         tokens_per_second=stats.tokens / decoding if decoding > 0 else 0.0,
         notes=list(stats.notes),
         explained=list(stats.explained),
+        lossy=stats.lossy,
     )

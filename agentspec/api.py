@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Seque
 from contextlib import aclosing, closing, contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentspec.aio import in_thread
@@ -22,6 +21,7 @@ from agentspec.chat.stream import AnswerStream
 from agentspec.chat.template import ChatTemplate, encode_prompt
 from agentspec.chat.tools.base import CallFormat
 from agentspec.chat.tools.formats import detect
+from agentspec.closing import Closing
 from agentspec.control.cost import CostCurve
 from agentspec.control.rows import ANY_ROWS, RowClass
 from agentspec.drafting import Drafting, Inner, MakeProposer, Seat, draft_model
@@ -58,7 +58,7 @@ _MARKS = 4
 _LAST_TOKENS = 64
 
 
-class Engine:
+class Engine(Closing):
     """A loaded target, its proposers and the live sequences that successive turns share.
 
     Thread-safe: up to `max_sessions` requests take passes in turn, others queue; in exact mode one
@@ -344,17 +344,6 @@ class Engine:
             if self.draft is not None:
                 self.draft.close()
                 self.draft = None
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _chunks(
         self, messages: object, options: dict[str, Any], stop: threading.Event

@@ -9,7 +9,7 @@ import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -148,7 +148,8 @@ class SpeculationStats(WireModel):
     pass, the bonus token included, `accepted_per_position[j]` counts passes that accepted draft
     token j. `cached_tokens` are prompt tokens that were not read again. `tokens_per_second`
     counts generation without the prefill. `notes` say what was left out, and why;
-    `explained` is a line per pass, where the request asked for it.
+    `explained` is a line per pass, where the request asked for it. `lossy` names the rule under
+    which drafts were accepted when the text is not of the model's own distribution.
     """
 
     passes: int = 0
@@ -168,6 +169,7 @@ class SpeculationStats(WireModel):
     tokens_per_second: float = 0.0
     notes: list[str] = Field(default_factory=list)
     explained: list[str] = Field(default_factory=list)
+    lossy: str | None = None
 
 
 class Choice(WireModel):
@@ -181,6 +183,17 @@ def _now() -> int:
     return int(time.time())
 
 
+class Headed(Protocol):
+    """What the whole and every piece of an answer repeat."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def created(self) -> int: ...
+    @property
+    def model(self) -> str: ...
+
+
 class Completion(WireModel):
     """A whole answer, in the shape of OpenAI's chat.completion."""
 
@@ -191,6 +204,45 @@ class Completion(WireModel):
     choices: list[Choice]
     usage: Usage = Field(default_factory=Usage)
     speculation: SpeculationStats | None = None
+
+    @classmethod
+    def of(
+        cls,
+        answer: Headed,
+        text: str,
+        thinking: str,
+        calls: Iterable[tuple[str, str, Sequence[str]]],
+        *,
+        finish: FinishReason | None,
+        logprobs: list[TokenLogprob],
+        usage: Usage,
+        speculation: SpeculationStats | None,
+    ) -> Completion:
+        """The completion of an answer; a call is its id, its name and what its arguments join."""
+        made = [
+            ToolCall(id=id_, function=FunctionCall(name=name, arguments="".join(parts)))
+            for id_, name, parts in calls
+        ]
+        message = Message(
+            role="assistant",
+            content=text if text or not made else None,
+            reasoning_content=thinking or None,
+            tool_calls=made or None,
+        )
+        return cls(
+            id=answer.id,
+            created=answer.created,
+            model=answer.model,
+            choices=[
+                Choice(
+                    message=message,
+                    finish_reason=finish,
+                    logprobs=Logprobs(content=logprobs) if logprobs else None,
+                )
+            ],
+            usage=usage,
+            speculation=speculation,
+        )
 
     @property
     def text(self) -> str:
@@ -244,6 +296,30 @@ class Chunk(WireModel):
     choices: list[ChunkChoice] = Field(default_factory=list)
     usage: Usage | None = None
     speculation: SpeculationStats | None = None
+
+    @classmethod
+    def of(
+        cls,
+        answer: Headed,
+        delta: ChoiceDelta,
+        *,
+        finish: FinishReason | None = None,
+        logprobs: Logprobs | None = None,
+    ) -> Chunk:
+        """A piece of an answer."""
+        choice = ChunkChoice(delta=delta, finish_reason=finish, logprobs=logprobs)
+        return cls(id=answer.id, created=answer.created, model=answer.model, choices=[choice])
+
+    @classmethod
+    def last(cls, answer: Headed, usage: Usage, speculation: SpeculationStats) -> Chunk:
+        """The chunk behind all pieces."""
+        return cls(
+            id=answer.id,
+            created=answer.created,
+            model=answer.model,
+            usage=usage,
+            speculation=speculation,
+        )
 
 
 # -- checks -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ FOLDERS = {
     "agentspec.prompts": ROOT / "prompts",
 }
 
-BASE = {"types", "errors", "files", "visible"}
+BASE = {"types", "errors", "files", "visible", "closing"}
 CONTRACT = BASE | {"backends.base"}
 # What one decode step is made of.
 PARTS = CONTRACT | {"engine", "control", "propose", "context", "syntax"}
@@ -34,6 +34,7 @@ EVERYTHING = {""}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "files": set(),
+    "closing": set(),
     "visible": set(),
     "types": {"errors"},
     "config": BASE,

@@ -17,13 +17,14 @@ from agentspec.assistant.model import (
     ThinkingPiece,
     WireMessage,
 )
-from agentspec.errors import AgentspecError, BackendError, CancelledError
+from agentspec.errors import AgentspecError, CancelledError
 from agentspec.remote.account import Account, Entry
-from agentspec.remote.client import Client, shut, why
+from agentspec.remote.client import Client
 from agentspec.remote.events import (
     MAX_ANSWER,
     Calls,
-    events,
+    content_of,
+    delta_of,
     list_of,
     model_of,
     object_of,
@@ -93,30 +94,23 @@ class HttpModel:
             body["max_tokens"] = max_tokens
         if stop.is_set():
             raise CancelledError("cancelled before the request was sent")
-        entry = self._account.begin(self.name)
+        entry = self._account.begin(self.name, stop)
         with contextlib.ExitStack() as stack:
-            connection = self._client.connect()
-            stack.callback(connection.close)
-            # closed from another thread, a socket goes on waiting; shut down, it ends. It is
-            # kept here, for a connection forgets its socket when the server will close it
-            sock = connection.sock
-            stop.tell(lambda: shut(sock))
             try:
+                connection = self._client.connect(stop)
+                stack.callback(connection.close)
                 response = self._client.request(
                     connection, "POST", "/chat/completions", body, n_ctx=self.n_ctx
                 )
                 stack.callback(response.close)
-                yield from self._pieces(response, begun, entry)
-            except AgentspecError:
+                yield from self._pieces(response, begun, entry, stop)
+            except (AgentspecError, OSError, http.client.HTTPException, ValueError) as error:
                 if stop.is_set():
                     raise CancelledError("the answer was cancelled") from None
-                raise
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                if stop.is_set():
-                    raise CancelledError("the answer was cancelled") from None
-                raise BackendError(
-                    f"{self.url} broke off the answer ({why(error)}); see the server's log"
-                ) from error
+                failed = self._client.broken(error)
+                if failed is error:
+                    raise
+                raise failed from error
 
     def plain(self) -> HttpModel:
         """The same model without speculation; only a server of agentspec hears that."""
@@ -143,22 +137,20 @@ class HttpModel:
         return int(len(text) / _CHARS_PER_TOKEN) + 1
 
     def _pieces(
-        self, response: http.client.HTTPResponse, begun: float, entry: Entry
+        self, response: http.client.HTTPResponse, begun: float, entry: Entry, stop: Stop
     ) -> Generator[Piece, None, None]:
         reason = ""
         usage = Usage()
         last: dict[str, Any] = {}
         calls = Calls()
-        for chunk in events(response, most=_MOST_ANSWER):
-            if chunk.get("error"):
-                raise self._client.refused(response.status, chunk, n_ctx=self.n_ctx)
+        for chunk in self._client.answer(response, n_ctx=self.n_ctx, most=_MOST_ANSWER):
             for choice in map(object_of, list_of(chunk.get("choices"))):
-                delta = object_of(choice.get("delta"))
+                delta = delta_of(choice)
                 if delta:
                     entry.text()
                 if thinking := thinking_of(delta):
                     yield ThinkingPiece(thinking)
-                if text := text_of(delta.get("content")):
+                if text := content_of(delta):
                     yield TextPiece(text)
                 for part in calls.read(delta):
                     yield CallPiece(part.index, part.id, part.name, part.arguments)
@@ -166,9 +158,9 @@ class HttpModel:
             usage = model_of(Usage, chunk.get("usage")) or usage
             last.update(statistics_in(chunk))
         if not reason:
-            raise BackendError(f"{self.url} ended the answer before it was complete")
+            raise self._client.unfinished()
         response.close()
-        speculation = self._account.end(entry, last, usage)
+        speculation = self._account.end(entry, last, usage, stop)
         yield Finished(reason, usage, speculation, time.perf_counter() - begun)
 
 

@@ -19,6 +19,7 @@ from agentspec.assistant.results import MAX_TEXT
 from agentspec.assistant.session_log import SessionLog, project_folder
 from agentspec.assistant.tools import Toolbox
 from agentspec.assistant.turn import Conversation
+from agentspec.closing import Closing
 
 _MAP_SHARE = 0.06
 _MOST_MAP = 2_000
@@ -43,7 +44,7 @@ class Rules:
 
 
 @dataclass(slots=True)
-class Session:
+class Session(Closing):
     """Everything of a session; close it when it ends."""
 
     project: Path
@@ -69,12 +70,6 @@ class Session:
             shutil.rmtree(self.log.folder, ignore_errors=True)
         self.journal.close()
         self.log.close()
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def open_session(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from agentspec.aio import Stop
 from agentspec.remote.client import Client
 from agentspec.remote.counters import Counters, Watch
 from agentspec.remote.statistics import speculation_of, told
@@ -47,20 +48,23 @@ class Account:
         self._watch = Watch(client) if counters else None
         self._told = False
 
-    def begin(self, model: str) -> Entry:
+    def begin(self, model: str, stop: Stop) -> Entry:
         """The entry of an answer that is about to be asked for."""
         if self._watch is None or self._told:
             return Entry(model)
-        return Entry(model, self._watch.now(model))
+        return Entry(model, self._watch.now(model, stop))
 
-    def end(self, entry: Entry, last: Mapping[str, Any], usage: Usage | None) -> SpeculationStats:
+    def end(
+        self, entry: Entry, last: Mapping[str, Any], usage: Usage | None, stop: Stop
+    ) -> SpeculationStats:
         """The statistics of an answer that has ended; its server said `last` beside its usage."""
         stats = speculation_of(last, usage, first=entry.first, whole=entry.whole)
         if told(last):
             self._told = True
-        elif not stats.drafted and not self._counted(stats, entry):
+        elif not stats.drafted and not self._counted(stats, entry, stop):
             stats.notes.append("what was drafted is not known: the server does not say")
         return stats
 
-    def _counted(self, stats: SpeculationStats, entry: Entry) -> bool:
-        return self._watch is not None and self._watch.fill(stats, entry.model, entry.before)
+    def _counted(self, stats: SpeculationStats, entry: Entry, stop: Stop) -> bool:
+        watch = self._watch
+        return watch is not None and watch.fill(stats, entry.model, entry.before, stop)

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentspec.errors import BackendError
 from agentspec.remote.account import Entry
+from agentspec.remote.client import Client
 from agentspec.remote.events import (
     Calls,
+    content_of,
+    delta_of,
     list_of,
     model_of,
     object_of,
@@ -21,18 +23,13 @@ from agentspec.remote.events import (
 from agentspec.remote.statistics import statistics_in
 from agentspec.types import FinishReason
 from agentspec.wire import (
-    Choice,
     ChoiceDelta,
     Chunk,
-    ChunkChoice,
     Completion,
-    FunctionCall,
     FunctionCallDelta,
     Logprobs,
-    Message,
     SpeculationStats,
     TokenLogprob,
-    ToolCall,
     ToolCallDelta,
     Usage,
 )
@@ -55,6 +52,7 @@ class RemoteAnswer:
     `last` is what the server said of statistics beside its usage.
     """
 
+    client: Client
     id: str = ""
     created: int = 0
     model: str = ""
@@ -81,44 +79,24 @@ class RemoteAnswer:
             if not begun:
                 begun = True
                 self._head(event)
-                yield self.chunk(ChoiceDelta(role="assistant", content=""))
+                yield Chunk.of(self, ChoiceDelta(role="assistant", content=""))
             for choice in map(object_of, list_of(event.get("choices"))):
                 if choice.get("index") not in (0, None):
                     raise ValueError("a second answer, where one was asked for")
-                delta = object_of(choice.get("delta") or choice.get("message"))
+                delta = delta_of(choice)
                 self._read_logprobs(choice.get("logprobs"))
                 shown = self._delta(delta)
                 if shown is not None:
                     entry.text()
-                    yield self.chunk(shown, logprobs=self._new_logprobs())
+                    yield Chunk.of(self, shown, logprobs=self._new_logprobs())
                 self.reason = text_of(choice.get("finish_reason")) or self.reason
             self.usage = model_of(Usage, event.get("usage")) or self.usage
             self.last.update(statistics_in(event))
-        yield self.chunk(ChoiceDelta(), finish=self._finish(), logprobs=self._new_logprobs())
-
-    def chunk(
-        self,
-        delta: ChoiceDelta,
-        *,
-        finish: FinishReason | None = None,
-        logprobs: Logprobs | None = None,
-    ) -> Chunk:
-        return Chunk(
-            id=self.id,
-            created=self.created,
-            model=self.model,
-            choices=[ChunkChoice(delta=delta, finish_reason=finish, logprobs=logprobs)],
-        )
+        yield Chunk.of(self, ChoiceDelta(), finish=self._finish(), logprobs=self._new_logprobs())
 
     def end(self, speculation: SpeculationStats) -> Chunk:
         """The last chunk, without choices."""
-        return Chunk(
-            id=self.id,
-            created=self.created,
-            model=self.model,
-            usage=self.usage or Usage(),
-            speculation=speculation,
-        )
+        return Chunk.last(self, self.usage or Usage(), speculation)
 
     def _head(self, event: Mapping[str, Any]) -> None:
         created = event.get("created")
@@ -130,7 +108,7 @@ class RemoteAnswer:
         shown = ChoiceDelta()
         if thinking := thinking_of(delta):
             shown.reasoning_content = thinking
-        if text := text_of(delta.get("content")):
+        if text := content_of(delta):
             shown.content = text
             self._text.append(text)
         pieces: list[ToolCallDelta] = []
@@ -165,12 +143,11 @@ class RemoteAnswer:
         return Logprobs(content=fresh) if fresh else None
 
     def _finish(self) -> FinishReason:
-        if not self.reason:
-            raise BackendError("the server ended the answer before it was complete")
         finish = _FINISH.get(self.reason)
         if finish is None:
-            raise BackendError(f"the server gave the answer up: {self.reason[:60]!r}")
-        return "tool_calls" if finish == "stop" and self._named else finish
+            raise self.client.unfinished(self.reason)
+        # some say of calls that they stop, and some of a text that it calls
+        return finish if finish == "length" else "tool_calls" if self._named else "stop"
 
 
 @dataclass(slots=True)
@@ -200,23 +177,13 @@ class Whole:
 
     def completion(self) -> Completion:
         assert self._last is not None
-        calls = [
-            ToolCall(id=id_, function=FunctionCall(name=name, arguments="".join(parts)))
-            for _, (id_, name, parts) in sorted(self._calls.items())
-        ]
-        text = "".join(self._text)
-        message = Message(
-            role="assistant",
-            content=text if text or not calls else None,
-            reasoning_content="".join(self._thinking) or None,
-            tool_calls=calls or None,
-        )
-        logprobs = Logprobs(content=self._logprobs) if self._logprobs else None
-        return Completion(
-            id=self._last.id,
-            created=self._last.created,
-            model=self._last.model,
-            choices=[Choice(message=message, finish_reason=self._finish, logprobs=logprobs)],
+        return Completion.of(
+            self._last,
+            "".join(self._text),
+            "".join(self._thinking),
+            [call for _, call in sorted(self._calls.items())],
+            finish=self._finish,
+            logprobs=self._logprobs,
             usage=self._last.usage or Usage(),
             speculation=self._last.speculation,
         )

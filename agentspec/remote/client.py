@@ -13,8 +13,9 @@ import ssl
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from agentspec.aio import Stop
 from agentspec.errors import AgentspecError, BackendError, ConfigError, InvalidRequestError
@@ -29,7 +30,7 @@ _FACTS = 30.0
 _LONGEST = 1e9
 MAX_BODY = 16 << 20
 _MAX_ERROR = 1 << 16
-_HOST = re.compile(r"[\w.:%-]+", re.ASCII)
+_HOST = re.compile(r"[\w.:%-]+")
 _PATH = re.compile(r"[!-~]*")
 
 
@@ -43,10 +44,13 @@ class Client:
     def __init__(
         self, url: str, *, key: str = "", connect: float = CONNECT, silence: float = SILENCE
     ) -> None:
-        self._secure, self._host, self._port, self.path = _taken_apart(url)
+        parts = _parts_of(url)
+        self.url = parts.geturl().rstrip("/")
+        self.path = parts.path.rstrip("/")
+        self._secure, self._host = parts.scheme == "https", parts.hostname or ""
+        self._port = parts.port or (443 if self._secure else 80)
         if not isinstance(key, str) or not key.isprintable() or not key.isascii():
             raise ConfigError("the key must be one line of ASCII text")
-        self.url = url.rstrip("/")
         self.private = self._secure or _loopback(self._host)
         """Whether nobody on the way can read what is sent."""
         self._key = key
@@ -80,7 +84,7 @@ class Client:
             sock = socket.socket(family, kind, protocol)
             try:
                 sock.settimeout(self._connect)
-                stop.tell(_shutting(sock))
+                stop.tell(partial(shut, sock))
                 sock.connect(address)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if context is not None:
@@ -88,7 +92,7 @@ class Client:
                     sock = context.wrap_socket(
                         sock, server_hostname=self._host, do_handshake_on_connect=False
                     )
-                    stop.tell(_shutting(sock))
+                    stop.tell(partial(shut, sock))
                     sock.do_handshake()
                 return sock
             except (OSError, ValueError) as error:
@@ -133,9 +137,12 @@ class Client:
             raise failed from error
         if response.status != 200:
             text = b""
-            with response, contextlib.suppress(OSError, http.client.HTTPException):
-                with _within(_FACTS, sock):
-                    text = response.read(_MAX_ERROR)
+            with (
+                response,
+                contextlib.suppress(OSError, http.client.HTTPException),
+                _within(_FACTS, sock),
+            ):
+                text = response.read(_MAX_ERROR)
             try:
                 found = parsed(text)
             except ValueError:
@@ -233,9 +240,7 @@ class Client:
             return error
         if isinstance(error, TimeoutError):
             return BackendError(f"{self.url} went silent; see its log, or raise timeout")
-        return BackendError(
-            f"{self.url} broke off the answer ({why(error)}); see the server's log"
-        )
+        return BackendError(f"{self.url} broke off the answer ({why(error)}); see the server's log")
 
     def unfinished(self, reason: str = "") -> BackendError:
         """The error of an answer without an end, or with one that is a failure."""
@@ -249,14 +254,16 @@ class Client:
         return one_line(said.replace(self._key, "…") if self._key else said, most)
 
 
-def _taken_apart(url: object) -> tuple[bool, str, int, str]:
-    """Whether it is https, and host, port and path. What is wrong may hold a password."""
+def _parts_of(url: object) -> SplitResult:
+    wrong = ConfigError(
+        # it is not said back: it may hold a password
+        "the base URL is none; it looks like http://localhost:8080/v1, without a user or a query"
+    )
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
         port = parts.port if parts is not None else None
     except ValueError:
-        parts = port = None
-    host = (parts.hostname or "") if parts is not None else ""
+        raise wrong from None
     if (
         parts is None
         or parts.scheme not in ("http", "https")
@@ -264,15 +271,11 @@ def _taken_apart(url: object) -> tuple[bool, str, int, str]:
         or "@" in parts.netloc
         or parts.query
         or parts.fragment
-        or not _HOST.fullmatch(host)
+        or not _HOST.fullmatch(parts.hostname or "")
         or not _PATH.fullmatch(parts.path)
     ):
-        raise ConfigError(
-            "the base URL is none; it looks like http://localhost:8080/v1, without a user, a "
-            "password or a query"
-        )
-    secure = parts.scheme == "https"
-    return secure, host, port or (443 if secure else 80), parts.path.rstrip("/")
+        raise wrong
+    return parts
 
 
 def _loopback(host: str) -> bool:
@@ -295,10 +298,6 @@ def _seconds(value: str | None) -> float:
     return min(max(0.0, wait), _LONGEST)
 
 
-def _shutting(sock: socket.socket) -> Any:
-    return lambda: shut(sock)
-
-
 @contextlib.contextmanager
 def _within(seconds: float, sock: socket.socket) -> Iterator[None]:
     """Raises TimeoutError when the block takes longer, whatever comes meanwhile, byte by byte."""
@@ -315,12 +314,12 @@ def _within(seconds: float, sock: socket.socket) -> Iterator[None]:
         yield
     except (OSError, http.client.HTTPException, AgentspecError) as error:
         if late.is_set():
-            raise TimeoutError(f"not complete after {seconds:.0f} s") from error
+            raise TimeoutError(f"not complete after {seconds:g} s") from error
         raise
     finally:
         timer.cancel()
     if late.is_set():
-        raise TimeoutError(f"not complete after {seconds:.0f} s")
+        raise TimeoutError(f"not complete after {seconds:g} s")
 
 
 def shut(sock: socket.socket) -> None:

@@ -8,9 +8,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from agentspec.aio import Stop
 from agentspec.errors import AgentspecError
 from agentspec.remote.client import Client
-from agentspec.remote.statistics import counted
+from agentspec.remote.statistics import Count, counted
 from agentspec.wire import SpeculationStats
 
 _LINE = re.compile(
@@ -21,16 +22,24 @@ _LINE = re.compile(
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _MOST_POSITIONS = 1024
 _SETTLED = 0.1
+_SECONDS = 5.0
+"""How long an answer may wait for the counters before and behind it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Draft tokens, accepted ones, and generated tokens, of all requests since the server began."""
+    """Draft tokens, accepted ones, and generated tokens, of all requests since the server began.
+
+    `drafts` are passes that had a draft, `passes` those that gave a request tokens; None where
+    the server does not count them.
+    """
 
     drafted: int = 0
     accepted: int = 0
     generated: int = 0
     per_position: Mapping[int, int] = field(default_factory=dict)
+    drafts: int = 0
+    passes: int | None = None
 
 
 def counters_of(text: str, model: str) -> Counters | None:
@@ -58,7 +67,17 @@ def counters_of(text: str, model: str) -> Counters | None:
         int(sums.get("spec_decode_num_accepted_tokens", 0)),
         int(sums.get("generation_tokens", 0)),
         positions,
+        int(sums.get("spec_decode_num_drafts", 0)),
+        _passes(sums),
     )
+
+
+def _passes(sums: Mapping[str, float]) -> int | None:
+    """vLLM times each pass of a request once: to its first token, or from the pass before."""
+    first, later = (
+        sums.get(f"{name}_seconds_count") for name in ("time_to_first_token", "inter_token_latency")
+    )
+    return int(first + later) if first is not None and later is not None else None
 
 
 class Watch:
@@ -67,27 +86,33 @@ class Watch:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._none = False
+        self._slow = False
 
-    def now(self, model: str) -> Counters | None:
+    def now(self, model: str, stop: Stop) -> Counters | None:
         """What the server counts now; None where it does not say."""
-        if self._none:
+        if self._none or self._slow:
             return None
+        path = self._client.beside("/metrics")
         try:
-            text = self._client.get(self._client.beside("/metrics")).decode()
-            found = counters_of(text, model)
+            found = counters_of(self._client.get(path, stop, seconds=_SECONDS).decode(), model)
+        except TimeoutError:
+            self._slow = True  # the next answers do not wait for it
+            return None
         except (AgentspecError, OSError, http.client.HTTPException, ValueError):
             return None
         self._none = found is None
         return found
 
-    def fill(self, stats: SpeculationStats, model: str, before: Counters | None) -> bool:
+    def fill(
+        self, stats: SpeculationStats, model: str, before: Counters | None, stop: Stop
+    ) -> bool:
         """Fill in what the server counted since `before`; False where it did not say."""
         if before is None:
             return self._none
-        after = self.now(model)
+        after = self.now(model, stop)
         if after is not None and after.generated - before.generated < stats.generated_tokens:
             time.sleep(_SETTLED)  # the last pass is counted behind the answer's end
-            after = self.now(model)
+            after = self.now(model, stop)
         if after is None:
             return False
         between(stats, before, after)
@@ -97,10 +122,13 @@ class Watch:
 def between(stats: SpeculationStats, before: Counters, after: Counters) -> None:
     """Fill in what was counted from one moment to another, if it can be this answer's."""
     drafted, accepted = after.drafted - before.drafted, after.accepted - before.accepted
-    if drafted < 0 or not 0 <= accepted <= drafted:
+    if drafted < 0 or not 0 <= accepted <= drafted or after.generated < before.generated:
         stats.notes.append("the server's counters went back: it was started again meanwhile")
         return
     others = after.generated - before.generated - stats.generated_tokens
+    if not stats.generated_tokens or others < 0:
+        stats.notes.append("what was drafted is not known: the server had not counted all of it")
+        return
     if others > 0:
         stats.notes.append(
             f"the server accepted {accepted} of {drafted} draft tokens meanwhile, for {others} "
@@ -112,9 +140,19 @@ def between(stats: SpeculationStats, before: Counters, after: Counters) -> None:
         max(0, after.per_position.get(j, 0) - before.per_position.get(j, 0))
         for j in range(last + 1)
     ]
-    while reached and not reached[-1]:
-        reached.pop()
-    counted(stats, drafted, accepted, per_position=reached)
+    counted(
+        stats,
+        Count(
+            drafted,
+            accepted,
+            reached,
+            drafts=max(0, after.drafts - before.drafts),
+            beyond=None if after.per_position else accepted,
+            passes=None
+            if after.passes is None or before.passes is None
+            else after.passes - before.passes,
+        ),
+    )
     stats.notes.append(
         "draft tokens are from the server's /metrics, before and after: wrong where others used "
         "it at the same time"

@@ -4,47 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import threading
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from contextlib import ExitStack, aclosing, closing
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 from agentspec.aio import Stop, in_thread
+from agentspec.closing import Closing
 from agentspec.errors import (
     AgentspecError,
-    BackendError,
     CancelledError,
     ConfigError,
     EngineClosedError,
     InvalidRequestError,
+    line_of,
 )
 from agentspec.remote.account import Account
 from agentspec.remote.body import body_of
 from agentspec.remote.chunks import RemoteAnswer, Whole
-from agentspec.remote.client import (
-    CONNECT,
-    MAX_BODY,
-    SILENCE,
-    Client,
-    shut,
-    why,
-)
-from agentspec.remote.events import events, object_of, parsed
+from agentspec.remote.client import CONNECT, SILENCE, Client
 from agentspec.remote.gate import Gate
 from agentspec.remote.retry import Retries
 from agentspec.remote.served import KINDS, Served, served
 from agentspec.request import Request, parse_request
-from agentspec.visible import one_line
 from agentspec.wire import Chunk, Completion
 
 _AHEAD = 8
 """Chunks that wait for a slow reader; what comes after them stays with the server."""
 
 
-class RemoteEngine:
+class RemoteEngine(Closing):
     """A model of the server at `base_url` (with its /v1), asked as an `Engine` is.
 
     Thread-safe: `max_requests` run at once, others wait. Without `model` it is the server's first;
@@ -76,11 +68,22 @@ class RemoteEngine:
         if kind is not None and kind not in KINDS:
             raise ConfigError(f"kind must be one of {', '.join(KINDS)}, not {kind!r}")
         for name, value in (("timeout", timeout), ("connect_timeout", connect_timeout)):
-            if not value > 0:
+            if not _number(value) or not value > 0:
                 raise ConfigError(f"{name} must be a number of seconds above 0, not {value!r}")
-        if max_requests < 1 or max_retries < 0:
-            raise ConfigError("max_requests must be at least 1, and max_retries at least 0")
-        self._client = Client(base_url, key=api_key or "", connect=connect_timeout, silence=timeout)
+        if not _number(retry_seconds) or not retry_seconds >= 0:
+            raise ConfigError(f"retry_seconds must be at least 0, not {retry_seconds!r}")
+        for name, count, least in (
+            ("max_requests", max_requests, 1),
+            ("max_retries", max_retries, 0),
+        ):
+            if type(count) is not int or count < least:
+                raise ConfigError(f"{name} must be at least {least}, not {count!r}")
+        self._client = Client(
+            base_url,
+            key=api_key if api_key is not None else "",
+            connect=connect_timeout,
+            silence=timeout,
+        )
         if api_key and not plain_http and not self._client.private:
             raise ConfigError(
                 "over http the key can be read on its way to another machine; use https, or say "
@@ -90,7 +93,7 @@ class RemoteEngine:
         self._kind = kind
         self._retries = Retries(max_retries, retry_seconds)
         self._gate = Gate(max_requests)
-        self._extra = dict(extra_body or {})
+        self._extra = _checked(extra_body)
         self._metrics = metrics
         self._accounts: dict[str, Account] = {}
         self._served: Served | None = None
@@ -111,6 +114,11 @@ class RemoteEngine:
     def named(self) -> str:
         """The model's name as far as it is known without asking the server, or empty."""
         return self._name
+
+    @property
+    def known(self) -> Served | None:
+        """What the server said of the model, None as long as it was not asked."""
+        return self._served
 
     @property
     def n_ctx(self) -> int:
@@ -172,17 +180,6 @@ class RemoteEngine:
         self._closed = True
         self.cancel()
 
-    def __enter__(self) -> RemoteEngine:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _complete(self, request: Request, stop: Stop) -> Completion:
         whole = Whole()
         with closing(self._begin(request, stop)) as chunks:
@@ -209,7 +206,11 @@ class RemoteEngine:
                 if self._served is not None:
                     return self._served
                 self._check_open()
-                return self._retries.run(self._ask, stop)
+                return self._retries.run(lambda: self._ask(stop), stop)
+            except AgentspecError:
+                if stop.is_set():
+                    raise CancelledError("cancelled before the request was sent") from None
+                raise
             finally:
                 self._looking.release()
 
@@ -224,15 +225,15 @@ class RemoteEngine:
             with self._guard:
                 self._running.discard(stop)
 
-    def _ask(self) -> Served:
+    def _ask(self, stop: Stop) -> Served:
         sure = True
         try:
-            found = served(self._client, self._name)
+            found = served(self._client, self._name, stop)
         except ConfigError:
             raise
         except AgentspecError as error:
             # no list of models: not every server has one, and the request will tell
-            if not self._name or getattr(error, "retry_after", None) is not None:
+            if stop.is_set() or not self._name or getattr(error, "retry_after", None) is not None:
                 raise
             found, sure = Served(self._name), isinstance(error, InvalidRequestError)
         self._name = found.name
@@ -248,20 +249,20 @@ class RemoteEngine:
     def _chunks(
         self, body: Mapping[str, Any], notes: list[str], found: Served, stop: Stop
     ) -> Generator[Chunk, None, None]:
-        answer = RemoteAnswer(model=found.name)
+        answer = RemoteAnswer(self._client, model=found.name)
         with ExitStack() as stack:
             stack.enter_context(self._listed(stop))
             try:
                 self._check_open()
                 stack.enter_context(self._gate.entered(stop))
                 account = self._account(found)
-                entry = account.begin(found.name)
+                entry = account.begin(found.name, stop)
                 response = self._retries.run(
                     lambda: self._send(body, found.n_ctx, stop, stack), stop
                 )
-                yield from answer.chunks(self._checked(response, found.n_ctx), entry)
+                yield from answer.chunks(self._client.answer(response, n_ctx=found.n_ctx), entry)
                 response.close()
-                stats = account.end(entry, answer.last, answer.usage)
+                stats = account.end(entry, answer.last, answer.usage, stop)
                 stats.notes = [*notes, *stats.notes]
                 stack.close()  # whoever leaves the last chunk there holds up no other request
                 yield answer.end(stats)
@@ -283,11 +284,8 @@ class RemoteEngine:
     ) -> http.client.HTTPResponse:
         """The response to a request, closed with the stack."""
         with ExitStack() as mine:
-            connection = self._client.connect()
+            connection = self._client.connect(stop)
             mine.callback(connection.close)
-            # kept here: a connection forgets its socket when the server will close it
-            sock = connection.sock
-            stop.tell(lambda: shut(sock))
             response = self._client.request(
                 connection, "POST", "/chat/completions", body, n_ctx=n_ctx
             )
@@ -295,41 +293,25 @@ class RemoteEngine:
             stack.push(mine.pop_all())
             return response
 
-    def _checked(
-        self, response: http.client.HTTPResponse, n_ctx: int
-    ) -> Iterator[Mapping[str, Any]]:
-        kind = response.headers.get_content_type()
-        if kind == "application/json":
-            # some answer whole, whatever they are asked
-            found: Iterable[Mapping[str, Any]] = [object_of(parsed(response.read(MAX_BODY)))]
-        elif kind in ("text/event-stream", "text/plain"):
-            found = events(response)
-        else:
-            raise BackendError(
-                f"{self._client.url} answers with {one_line(kind, 60)} instead of an event stream; "
-                "is it the base URL, with its /v1?"
-            )
-        for event in found:
-            if error := event.get("error"):
-                code = error.get("code") if isinstance(error, Mapping) else None
-                status = code if type(code) is int and 400 <= code < 600 else 500
-                raise self._client.refused(status, event, n_ctx=n_ctx)
-            yield event
-
     def _failed(self, error: Exception, text: str, stop: Stop) -> AgentspecError:
         """The error of an answer that failed, with what there is of it."""
-        if stop.is_set():
-            failed: AgentspecError = CancelledError("the answer was cancelled")
-        elif isinstance(error, AgentspecError):
-            failed = error
-        elif isinstance(error, TimeoutError):
-            failed = BackendError(f"{self._client.url} went silent; see its log, or raise timeout")
-        else:
-            failed = BackendError(
-                f"{self._client.url} broke off the answer ({why(error)}); see the server's log"
-            )
+        cancelled = CancelledError("the answer was cancelled")
+        failed = cancelled if stop.is_set() else self._client.broken(error)
         failed.partial = text
         return failed
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _checked(extra: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What goes into every request; raises ConfigError for what is no JSON."""
+    try:
+        json.dumps(found := dict(extra or {}), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"extra_body must be an object of JSON ({line_of(error)})") from None
+    return found
 
 
 def _told_by(other: threading.Event) -> Stop:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentspec.aio import Stop
 from agentspec.errors import BackendError, ModelNotFoundError
 from agentspec.remote.client import Client, why
 from agentspec.remote.events import list_of, object_of, parsed, text_of
@@ -35,13 +36,14 @@ class Served:
     kind: str = ""
 
 
-def served(client: Client, name: str = "") -> Served:
+def served(client: Client, name: str = "", stop: Stop | None = None) -> Served:
     """What the server's list says of this model, of its first where none is named.
 
+    Setting `stop` ends it.
     Raises ModelNotFoundError for an empty list without a name, BackendError for what is no list,
     and what `Client.get` raises.
     """
-    models = _listed(client)
+    models = _listed(client, stop or Stop())
     if not name:
         if not models:
             raise ModelNotFoundError(f"{client.url} serves no model; name one")
@@ -53,9 +55,9 @@ def served(client: Client, name: str = "") -> Served:
     return Served(name, _n_ctx(own or {}), kind)
 
 
-def _listed(client: Client) -> Sequence[Mapping[str, Any]]:
+def _listed(client: Client, stop: Stop) -> Sequence[Mapping[str, Any]]:
     try:
-        listed = list_of(object_of(parsed(client.get("/models"))).get("data"))
+        listed = list_of(object_of(parsed(client.get("/models", stop))).get("data"))
         return [
             entry for entry in listed if isinstance(entry, Mapping) and text_of(entry.get("id"))
         ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from pydantic import Field
 
 from agentspec.remote.events import model_of
+from agentspec.visible import one_line
 from agentspec.wire import SourceStats, SpeculationStats, Usage, WireModel
 
 SERVER = "server"
@@ -51,6 +54,17 @@ def statistics_in(event: Mapping[str, Any]) -> dict[str, Any]:
     return {name: event[name] for name in names if isinstance(event.get(name), Mapping)}
 
 
+def _shown(stats: SpeculationStats) -> SpeculationStats:
+    """What a server says, with nothing in it that acts on a terminal."""
+    return stats.model_copy(
+        update={
+            "notes": [one_line(note, 400) for note in stats.notes],
+            "explained": [one_line(line, 400) for line in stats.explained],
+            "sources": {one_line(name, 60): each for name, each in stats.sources.items()},
+        }
+    )
+
+
 def told(last: Mapping[str, Any]) -> bool:
     """Whether the answer itself says what speculation did."""
     metrics = model_of(_Metrics, last.get("metrics"))
@@ -70,8 +84,8 @@ def speculation_of(
     in where the server says nothing of its times, and a note says so.
     """
     own = model_of(SpeculationStats, last.get("speculation"))
-    if own is not None:
-        return own  # type: ignore[no-any-return]
+    if own is not None and own.accepted <= own.drafted:
+        return _shown(own)
     usage = usage or Usage()
     stats = SpeculationStats(
         prompt_tokens=usage.prompt_tokens,
@@ -83,8 +97,10 @@ def speculation_of(
     details = usage.completion_tokens_details
     predicted = details.accepted_prediction_tokens
     if not stats.drafted and predicted + details.rejected_prediction_tokens:
-        drafted = predicted + details.rejected_prediction_tokens
-        counted(stats, drafted, predicted, source="predicted")
+        rejected = details.rejected_prediction_tokens
+        # rejected ones count as generated there: nothing says how many passes it took
+        if drafted(stats, predicted + rejected, predicted, source="predicted"):
+            stats.notes.append("passes are not known: the server does not say")
     if not timed:
         stats.prefill_seconds = first
         if whole > first and stats.generated_tokens:
@@ -93,25 +109,65 @@ def speculation_of(
     return stats
 
 
-def counted(
-    stats: SpeculationStats,
-    drafted: int,
-    accepted: int,
-    *,
-    per_position: list[int] | None = None,
-    source: str = SERVER,
-) -> None:
-    """Fill in what follows from the counts of draft tokens and the length of the answer."""
-    stats.drafted, stats.accepted = drafted, accepted
-    if not drafted:
+@dataclass(frozen=True, slots=True)
+class Count:
+    """What a server counted of drafts for one answer.
+
+    `reached[j]` passes accepted draft token j, `drafts` had a draft at all. Of the accepted tokens
+    at most `beyond` may lie behind the answer's end (None: as many as one pass accepted at most).
+    `passes` is None where they were not counted.
+    """
+
+    drafted: int
+    accepted: int
+    reached: Sequence[int] = ()
+    drafts: int = 0
+    beyond: int | None = 0
+    passes: int | None = None
+
+
+def counted(stats: SpeculationStats, count: Count, *, source: str = SERVER) -> None:
+    """Fill in what follows from a count and the length of the answer.
+
+    The passes where they are known, else the fewest that can be, and a note says so.
+    """
+    if not drafted(stats, count.drafted, count.accepted, source=source):
         return
-    stats.acceptance_rate = accepted / drafted
-    # each pass gives one token beside those that it accepts
-    stats.passes = max(0, stats.generated_tokens - accepted)
-    if stats.passes:
-        stats.acceptance_length = stats.generated_tokens / stats.passes
-    stats.accepted_per_position = per_position or []
-    stats.sources = {source: SourceStats(drafted=drafted, accepted=accepted)}
+    reached = [*count.reached]
+    while reached and not reached[-1]:
+        reached.pop()
+    stats.accepted_per_position = reached
+    generated, most = stats.generated_tokens, len(reached)
+    beyond = most if count.beyond is None else count.beyond
+    # each pass gives one token beside those that it accepts; the first had nothing to draft from
+    least = max(1, generated - count.accepted)
+    if reached:
+        least = max(least, -(-generated // (most + 1)))
+    low = max(least, min(count.drafts + 1, generated))
+    high = min(generated, generated - count.accepted + beyond)
+    if count.passes is not None and least <= count.passes <= generated:
+        low = high = count.passes
+    if low > high:
+        stats.notes.append("passes are not known: the server's counts do not fit the answer")
+        return
+    stats.passes, stats.acceptance_length = low, generated / low
+    if low < high:
+        stats.notes.append(
+            f"passes are {low} to {high}: the server counts accepted draft tokens behind the end "
+            "of the answer too; the acceptance length is the most that it can be"
+        )
+
+
+def drafted(stats: SpeculationStats, drafted: int, accepted: int, *, source: str) -> bool:
+    """Fill in draft tokens and accepted ones; False where there are none, or none that can be."""
+    if accepted > drafted:
+        stats.notes.append("what was drafted is not known: the server counts more accepted tokens")
+        return False
+    stats.drafted, stats.accepted = drafted, accepted
+    if drafted:
+        stats.acceptance_rate = accepted / drafted
+        stats.sources = {source: SourceStats(drafted=drafted, accepted=accepted)}
+    return drafted > 0
 
 
 def _from_timings(stats: SpeculationStats, timings: _Timings | None) -> bool:
@@ -119,10 +175,11 @@ def _from_timings(stats: SpeculationStats, timings: _Timings | None) -> bool:
         return False
     stats.cached_tokens = timings.cache_n or stats.cached_tokens
     stats.prompt_tokens = stats.prompt_tokens or timings.cache_n + timings.prompt_n
-    stats.generated_tokens = stats.generated_tokens or timings.predicted_n
+    # this count, like that of accepted tokens, holds what lies behind the end of the answer
+    stats.generated_tokens = timings.predicted_n or stats.generated_tokens
     stats.prefill_seconds = timings.prompt_ms / 1000
     stats.tokens_per_second = timings.predicted_per_second
-    counted(stats, timings.draft_n, timings.draft_n_accepted)
+    counted(stats, Count(timings.draft_n, timings.draft_n_accepted))
     return True
 
 
@@ -131,13 +188,17 @@ def _from_metrics(stats: SpeculationStats, metrics: _Metrics | None) -> bool:
         return False
     found = metrics.speculative_decoding
     if found is not None:
-        histogram = found.acceptance_histogram
         # a pass that accepted n tokens accepted one at each of the first n positions
-        reached = [sum(histogram[n:]) for n in range(1, len(histogram))]
-        while reached and not reached[-1]:
-            reached.pop()
+        backwards = [*accumulate(reversed(found.acceptance_histogram[1:]))]
         counted(
-            stats, found.num_draft_tokens, found.num_accepted_draft_tokens, per_position=reached
+            stats,
+            Count(
+                found.num_draft_tokens,
+                found.num_accepted_draft_tokens,
+                backwards[::-1],
+                drafts=found.num_spec_steps,
+                beyond=None,
+            ),
         )
     if metrics.generation_time_ms is None:
         return False

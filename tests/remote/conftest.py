@@ -6,6 +6,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -14,8 +15,8 @@ import pytest
 
 from agentspec.remote.engine import RemoteEngine
 
-Part = bytes | threading.Event | str
-"""What is written, what is waited for, and "reset" for a connection that is torn."""
+Part = bytes | threading.Event | float | str
+"""What is written, waited for, slept, and "reset" for a connection that is torn."""
 STREAM = {"Content-Type": "text/event-stream"}
 STOP = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
 
@@ -48,7 +49,7 @@ class Fake(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.replies: list[Reply] = [Reply(*sent(delta(content="hi"), STOP))]
         self.models: Any = {"data": [{"id": "m", "max_model_len": 999, "owned_by": "vllm"}]}
-        self.metrics: list[str] = []
+        self.metrics: list[str] | Reply = []
         self.paths: list[str] = []
         self.keys: list[str | None] = []
         self.bodies: list[dict[str, Any]] = []
@@ -74,10 +75,16 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.paths.append(self.path)
         self.server.keys.append(self.headers["Authorization"])
+        if self.path == "/metrics" and isinstance(self.server.metrics, Reply):
+            self.give(self.server.metrics)
+            return
         if self.path == "/metrics":
             found = self.server.metrics
             text = (found.pop(0) if len(found) > 1 else found[0]) if found else ""
             self.send_response(200 if found else 404)
+        elif isinstance(self.server.models, Reply):
+            self.give(self.server.models)
+            return
         else:
             text = json.dumps(self.server.models)
             self.send_response(200 if self.server.models is not None else 404)
@@ -94,30 +101,35 @@ class Handler(BaseHTTPRequestHandler):
             server.most = max(server.most, server.running)
             reply = server.replies.pop(0) if len(server.replies) > 1 else server.replies[0]
         try:
-            if reply.parts[:1] == ("reset",):
-                self.reset()
-                return
-            if "Transfer-Encoding" in reply.headers:
-                self.protocol_version = "HTTP/1.1"
-            self.send_response(reply.status)
-            for name, value in reply.headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            for part in reply.parts:
-                if isinstance(part, threading.Event):
-                    part.wait(20)
-                elif isinstance(part, str):
-                    self.wfile.flush()
-                    self.reset()
-                    return
-                else:
-                    self.wfile.write(part)
-                    self.wfile.flush()
-                    server.written += len(part)
+            self.give(reply)
         finally:
             self.close_connection = True
             with server.lock:
                 server.running -= 1
+
+    def give(self, reply: Reply) -> None:
+        if reply.parts[:1] == ("reset",):
+            self.reset()
+            return
+        if "Transfer-Encoding" in reply.headers:
+            self.protocol_version = "HTTP/1.1"
+        self.send_response(reply.status)
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        for part in reply.parts:
+            if isinstance(part, threading.Event):
+                part.wait(20)
+            elif isinstance(part, float):
+                time.sleep(part)
+            elif isinstance(part, str):
+                self.wfile.flush()
+                self.reset()
+                return
+            else:
+                self.wfile.write(part)
+                self.wfile.flush()
+                self.server.written += len(part)
 
     def reset(self) -> None:
         linger = struct.pack("ii", 1, 0)
