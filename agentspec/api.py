@@ -31,6 +31,7 @@ from agentspec.engine.sampling import SeededChance
 from agentspec.engine.session import LiveSequence
 from agentspec.engine.sessions import SessionPool, Slot, SlotState
 from agentspec.engine.stats import TurnStats
+from agentspec.engine.typical import Typical, lossy_rule
 from agentspec.errors import (
     AgentspecError,
     BackendError,
@@ -67,7 +68,8 @@ class Engine(Closing):
     follows cost and learned acceptance, else it is fixed. `speculation` is what requests do that
     do not say. A `draft` model of another vocabulary needs `draft_reencode`: its text is encoded
     again for the target. `inner` are drafts from the inside of the target, the cheapest first;
-    `proposers` make further proposers of the caller's, one for each live sequence.
+    `proposers` make further proposers of the caller's, one for each live sequence. `lossy` gives
+    up the model's own distribution where an answer is sampled; its statistics say so.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Engine(Closing):
         max_tokens: int = 1024,
         rows: RowClass = ANY_ROWS,
         exact: bool = False,
+        lossy: Typical | Literal["typical"] | None = None,
         speculation: bool = True,
         chunk: int = 512,
         max_sessions: int = 1,
@@ -100,6 +103,7 @@ class Engine(Closing):
         self.model = model
         self.rows = rows
         self.exact = exact
+        self.lossy = lossy_rule(lossy, exact=exact)
         self.speculation = speculation
         self.last_stats: TurnStats | None = None
         self._template = template
@@ -400,6 +404,7 @@ class Engine(Closing):
             constraint=constraint,
             max_tokens=min(request.max_tokens or self._max_tokens, n_ctx - n_prompt),
             rows=self.rows,
+            lossy=self.lossy,
             chunk=self._chunk,
             shared_chunk=self._chunk if self.exact else max(_LEAST_CHUNK, self._chunk // 4),
             marks=self._boundaries(prompt.tokens),

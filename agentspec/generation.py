@@ -22,6 +22,7 @@ from agentspec.engine.panel import Panel
 from agentspec.engine.sampling import Sampler, SeededChance
 from agentspec.engine.sessions import Slot
 from agentspec.engine.stop import StopRule
+from agentspec.engine.typical import Typical
 from agentspec.errors import AgentspecError, CancelledError, EngineClosedError
 from agentspec.request import Request
 from agentspec.scheduler import Job, Scheduler
@@ -58,6 +59,7 @@ class Generation:
         constraint: Constraint | None,
         max_tokens: int,
         rows: RowClass,
+        lossy: Typical | None,
         chunk: int,
         shared_chunk: int,
         marks: Sequence[int] = (),
@@ -76,6 +78,7 @@ class Generation:
         self._constraint = constraint
         self._max_tokens = max_tokens
         self._rows = rows
+        self._lossy = lossy
         self._chunk, self._shared_chunk = chunk, shared_chunk
         self._marks = marks
         self._finished = finished
@@ -144,6 +147,9 @@ class Generation:
         sampler = Sampler(request.sampling, chance, prompt=self.prompt, constraint=self._constraint)
         stats.explaining = request.speculation.explain
         proposers = self._proposers(request, seat)
+        # without drafts, and greedily, nothing is accepted that is not the target's own choice
+        lossy = self._lossy if proposers and not request.sampling.greedy else None
+        stats.lossy = lossy.name if lossy is not None else None
         panel = Panel(
             proposers,
             stats,
@@ -158,6 +164,7 @@ class Generation:
             rule,
             stats,
             rows=self._rows,
+            rule=lossy,
             cancelled=lambda: self.cancelled,
         )
         try:

@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from agentspec.config import Settings, load_settings
 from agentspec.control.rows import ANY_ROWS
+from agentspec.engine.typical import Typical, lossy_rule
 from agentspec.errors import ConfigError
 from agentspec.loading_heads import inner_of
 from agentspec.loading_torch import model_folder, open_torch, takes_torch, torch_key
@@ -40,6 +41,7 @@ def load_engine(
     workspace: str | os.PathLike[str] | None = None,
     project_dir: Path | None = None,
     proposers: Sequence[MakeProposer] = (),
+    lossy: Typical | Literal["typical"] | None = None,
     **settings: Any,
 ) -> Engine:
     """Load target, draft model and template as flags, environment and files say.
@@ -49,6 +51,9 @@ def load_engine(
 
     `proposers` make further proposers, each given the target's tokenizer: one for each live
     sequence. Whatever these propose, texts stay the target's own.
+
+    `lossy` is "typical" for Medusa's typical acceptance of sampled answers, whose law is then not
+    the target's. It is an argument and no setting: no file or environment can ask for it.
 
     `wrap` puts a backend of the caller's around the target, e.g. `agentspec.audit.record.Recorder`.
 
@@ -60,6 +65,7 @@ def load_engine(
     chosen = load_settings(
         {"model": _text(model), "draft": _text(draft), **settings}, project_dir=project_dir
     )
+    rule = lossy_rule(lossy, exact=chosen.exact)
     resolved = resolve(chosen)
     target = open_backend(resolved.path, chosen)
     helper = None
@@ -75,6 +81,7 @@ def load_engine(
             wrap,
             workspace,
             proposers,
+            rule,
         )
     except BaseException:
         for backend in (helper, target):
@@ -188,6 +195,7 @@ def _assemble(
     wrap: Callable[[Backend], Backend] | None,
     workspace: str | os.PathLike[str] | None,
     proposers: Sequence[MakeProposer],
+    lossy: Typical | None,
 ) -> Engine:
     from agentspec.api import Engine
     from agentspec.audit.calibrate import exact_rows
@@ -218,6 +226,7 @@ def _assemble(
         max_tokens=settings.max_tokens,
         rows=rows,
         exact=settings.exact,
+        lossy=lossy,
         speculation=settings.speculation,
         cost=_cost(target, draft, settings) if settings.speculation else None,
         # a cancel is heard between chunks: small ones where a chunk takes seconds

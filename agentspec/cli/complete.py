@@ -45,6 +45,11 @@ from agentspec.errors import CancelledError, InvalidRequestError
 @click.option("--k", type=int, help="Most draft tokens of a pass.")
 @click.option("--no-speculation", is_flag=True, help="Plain decoding.")
 @click.option("--exact", is_flag=True, help="The text of plain decoding, bit for bit.")
+@click.option(
+    "--lossy",
+    type=click.Choice(["typical"]),
+    help="Accept typical drafts, where --temperature is above 0: not the model's own distribution.",
+)
 @click.option("--stats", is_flag=True, help="Speed and acceptance on standard error.")
 @click.option("--explain", is_flag=True, help="Why each draft was chosen, on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole completion as JSON.")
@@ -67,6 +72,7 @@ def complete(
     k: int | None,
     no_speculation: bool,
     exact: bool,
+    lossy: str | None,
     stats: bool,
     explain: bool,
     as_json: bool,
@@ -88,11 +94,12 @@ def complete(
     }
     chat = _messages(prompt, system, messages)
     parse_request(chat, **request)  # what is wrong is said before a model is loaded
-    load = {"exact": exact or None, "workspace": workspace, **load}
+    load = {"exact": exact or None, "workspace": workspace, "lossy": lossy, **load}
     with _engine(model, base_url, api_key_file, load) as engine:
         if as_json:
             answer = engine.complete(chat, **request)
             click.echo(answer.model_dump_json())
+            _say_lossy(answer)
             return
         final = None
         # what a model says may hold sequences that steer a terminal; a file gets it as it is
@@ -108,6 +115,7 @@ def complete(
             click.echo()
             raise CancelledError("interrupted; the text so far stands above") from None
         click.echo()
+        _say_lossy(final)
         if explain and final is not None and final.speculation is not None:
             for number, line in enumerate(final.speculation.explained, 1):
                 click.echo(f"pass {number}: {line}", err=True)
@@ -160,6 +168,14 @@ def _messages(prompt: str | None, system: str | None, path: Path | None) -> Any:
         raise InvalidRequestError("the prompt is empty")
     chat: list[dict[str, str]] = [{"role": "user", "content": prompt}]
     return [{"role": "system", "content": system}, *chat] if system else chat
+
+
+def _say_lossy(answer: Any) -> None:
+    stats = answer.speculation if answer is not None else None
+    if stats is not None and stats.lossy:
+        # a name of a server's is shown as text, not obeyed
+        rule = without_controls(stats.lossy)
+        click.echo(f"lossy: {rule} acceptance, not the model's own distribution", err=True)
 
 
 def _stats_line(chunk: Any) -> str:

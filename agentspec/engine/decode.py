@@ -11,7 +11,7 @@ from agentspec.engine.sampling import Sampler
 from agentspec.engine.session import LiveSequence
 from agentspec.engine.stats import TurnStats
 from agentspec.engine.stop import StopRule
-from agentspec.engine.verify import judge
+from agentspec.engine.verify import Rule, judge
 from agentspec.errors import CancelledError
 from agentspec.types import Verdict
 
@@ -25,14 +25,15 @@ def decode(
     stats: TurnStats,
     *,
     rows: RowClass = ANY_ROWS,
+    rule: Rule | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Generator[Verdict, None, None]:
     """Yield one verdict per target pass until the answer ends.
 
     The sequence must be started. After every yield its cache holds all committed tokens but the
-    last, and it stays usable when the consumer leaves early or anything raises. Raises
-    CancelledError, ContextOverflowError in exact mode when the prompt leaves no room for the
-    padding, and what the backend raises.
+    last, and it stays usable when the consumer leaves early or anything raises. A `rule` stands in
+    the place of `judge`. Raises CancelledError, ContextOverflowError in exact mode when the prompt
+    leaves no room for the padding, and what the backend raises.
     """
     try:
         stop.bound(sequence.room_with(rows.spare))
@@ -53,7 +54,7 @@ def decode(
                 output = sequence.verify(draft.tokens, parents=draft.parents, padding=padding)
             run: list[int] = []
             path: list[int] = []
-            for token, node in judge(draft, output, sampler, stats.tokens):
+            for token, node in (rule or judge)(draft, output, sampler, stats.tokens):
                 run.append(token)
                 path += () if node is None else (node,)
                 finish = stop.feed(token)

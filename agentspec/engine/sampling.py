@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -321,6 +322,14 @@ class Sampler:
             free, logits = logits, np.full_like(logits, -np.inf)
             np.copyto(logits[: len(allowed)], free[: len(allowed)], where=allowed)
         return logits
+
+    def fork(self) -> Sampler:
+        """Another that stands where this one does, to look ahead; it keeps no log-probabilities."""
+        other = copy(self)
+        other.logprobs = []
+        other._counts, other._seen = dict(self._counts), set(self._seen)
+        other.constraint = None if self.constraint is None else self.constraint.fork()
+        return other
 
     def commit(self, token: int, output: Output | None = None, row: int = 0) -> None:
         """Follow a committed token: counts for penalties, state of the constraint.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from agentspec.backends.base import Output
 from agentspec.engine.sampling import Distribution, Sampler
 from agentspec.types import Draft, FloatArray
+
+Rule = Callable[[Draft, Output, Sampler, int], Iterator[tuple[int, int | None]]]
+"""What decides which draft tokens stand: `judge`, or one that says of itself that it is lossy."""
 
 
 def judge(

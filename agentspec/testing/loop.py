@@ -14,6 +14,7 @@ from agentspec.engine.sampling import Sampler, SeededChance
 from agentspec.engine.session import LiveSequence
 from agentspec.engine.stats import TurnStats
 from agentspec.engine.stop import StopRule
+from agentspec.engine.verify import Rule
 from agentspec.propose.draft_model import DraftModel
 from agentspec.testing.scripted import ScriptedBackend
 from agentspec.types import (
@@ -64,6 +65,7 @@ class Loop:
         stop: Sequence[str] = (),
         stop_token_ids: Set[int] = frozenset(),
         rows: RowClass = ANY_ROWS,
+        accept: Rule | None = None,
         context: Sequence[tuple[str, Sequence[int]]] = (),
         leave_after: int | None = None,
         cancelled: Callable[[], bool] = lambda: False,
@@ -96,6 +98,7 @@ class Loop:
             rule,
             answer.stats,
             rows=rows,
+            rule=accept,
             cancelled=cancelled,
         )
         try:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -330,3 +331,47 @@ def test_nothing_a_model_says_steers_the_terminal() -> None:
     from agentspec.cli._options import without_controls
 
     assert without_controls("a\x1b[2J\x9b1mb\n\tc\r\x07\x7f") == "a[2J1mb\n\tc"
+
+
+SAYS_LOSSY = "lossy: typical acceptance, not the model's own distribution\n"
+
+
+def test_a_lossy_answer_says_so(loads: Callable[..., list[Any]]) -> None:
+    made = loads("Hello, Hello, Hello!", lossy="typical")
+    warm = ["complete", "hi", "--lossy", "typical", "--temperature", "0.7", "--seed", "1"]
+    for args, said in (
+        (warm, SAYS_LOSSY),
+        ([*warm, "--json"], SAYS_LOSSY),
+        ([*warm, "--no-speculation"], ""),
+        (warm[:4], ""),
+    ):
+        result = CliRunner().invoke(main, args)
+        assert (result.exit_code, result.stderr) == (0, said)
+        assert made[-1].loaded[1] == {"lossy": "typical"}
+        assert "Hello, Hello, Hello!" in result.stdout
+        assert "not the model's own" not in result.stdout
+
+
+def test_nobody_gets_lossy_answers_unasked(run: Invoke, engines: list[Any]) -> None:
+    assert run("hi", "--temperature", "0.7").stderr == ""
+    assert engines[-1].loaded[1] == {}
+    assert run("hi", "--lossy", "nucleus").exit_code == 2
+    result = run("hi", "--lossy", "typical", "--base-url", "http://localhost:1/v1")
+    assert result.exit_code == 2
+    assert "--lossy is for a model that is loaded here" in result.stderr
+    context = click.Context(main)
+    commands = {name: main.get_command(context, name) for name in main.list_commands(context)}
+    asks = {
+        name
+        for name, command in commands.items()
+        if command is not None and any(param.name == "lossy" for param in command.params)
+    }
+    assert asks == {"complete"}
+
+
+def test_lossy_and_exact_are_not_both_to_be_had() -> None:
+    result = CliRunner().invoke(main, ["complete", "hi", "--lossy", "typical", "--exact"])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "error: lossy and exact contradict each other: leave one of them out\n"
+    )
