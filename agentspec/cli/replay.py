@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from agentspec.replay.run import Variant
 
 
+_LEGEND = (
+    "speed: times plain decoding, at that cost of a pass over several rows; reading is left out",
+    "95 %: interval of the speed over sessions; length: tokens per target pass",
+    "rate: accepted of drafted; of judged: without those after the first that did not stand",
+    "cold: nothing was known before a session; warm: the sessions before it were",
+)
+_CURVES = (
+    "Cost curve: flat, step9, linear-cpu or one of --curves; all; repeatable.  [default: the first]"
+)
 FORMS = ("claude-code", "codex", "opencode", "swe-agent", "bench")
 
 
@@ -36,14 +45,16 @@ FORMS = ("claude-code", "codex", "opencode", "swe-agent", "bench")
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="JSON list of [file name, session id] to take; without FILES, files beside it.",
 )
-@click.option("--curve", "curve_names", multiple=True, help="Cost curve, or all; repeatable.")
+@click.option("--curve", "curve_names", multiple=True, help=_CURVES)
 @click.option(
     "--curves",
     "curves_file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help='Curves: {NAME: {"points": {"1": 1.0, …}}}.',
 )
-@click.option("--model", help="Whose vocabulary: catalog name or GGUF path.")
+@click.option(
+    "--model", help="Whose vocabulary: catalog name or GGUF path.  [default: Qwen2.5, if there]"
+)
 @click.option("--draft", help="Draft model: catalog name or GGUF path.")
 @click.option(
     "--draft-cost",
@@ -175,7 +186,8 @@ def replay(
         "seconds": round(time.perf_counter() - started, 1),
         "skipped": skipped,
     }
-    text = "\n".join([replay_text(report), *skipped])
+    told = f"in tokens of {vocabulary.path.name}"
+    text = "\n".join([replay_text(report), *skipped, "", *_LEGEND, told])
     give_report(report, text, as_json=as_json, out=out)
     if plots is not None:
         save_plots(report, plots)

@@ -32,7 +32,11 @@ class Vocabulary:
 
 
 def vocabulary_of(model: str | None) -> Vocabulary:
-    """The vocabulary of a catalog entry or GGUF file; by default that of the catalog's pair."""
+    """The vocabulary of a catalog entry or GGUF file.
+
+    By default that of the catalog's pair, else that of the largest target on disk. Raises
+    ModelNotFoundError.
+    """
     from agentspec.models import catalog
 
     if model is not None:
@@ -40,7 +44,7 @@ def vocabulary_of(model: str | None) -> Vocabulary:
     # any size of the family has the same vocabulary
     on_disk = (catalog.locate(catalog.entry(f"qwen2.5-coder-{n}b")) for n in ("1.5", "0.5"))
     path = next((p for p in on_disk if p is not None), None)
-    return Vocabulary(path or catalog.path("qwen2.5-coder-1.5b"))
+    return Vocabulary(path or catalog.default_target().path)
 
 
 def read_sessions(
@@ -73,7 +77,8 @@ def read_sessions(
         recordings += found.recordings
         for line in found.notes:
             note(line)
-    traces = [path for path in files if not any(path in paths for paths in logs.values())]
+    read = {path for paths in logs.values() for path in paths}
+    traces = [path for path in files if path not in read]
     if traces or not recordings:
         recordings += read_recordings(trace_files(traces), chosen)
     left = set(read_sample(leave)) if leave is not None else set()

@@ -91,6 +91,13 @@ def test_json_of_a_sample(traces: Path, tmp_path: Path) -> None:
     assert again["total"] == data["total"]
 
 
+def test_help_names_the_curves_that_come_along() -> None:
+    from agentspec.replay.curves import packaged_curves
+
+    told = run("--help").stdout
+    assert all(name in told for name in packaged_curves())
+
+
 def test_all_files_of_a_folder_and_one_state(traces: Path, tmp_path: Path) -> None:
     (traces / "sample.json").unlink()
     data = json.loads(run(traces, "--json", "--warm", "--no-cache").stdout)
@@ -116,6 +123,7 @@ def test_curves_and_ablations(traces: Path, tmp_path: Path) -> None:
     full = data["curves"]["y"]["variants"]["full"]["total"]
     assert full["speed"] == pytest.approx(1.0, abs=0.03)
     text = run(*args, "--ablate", "all").stdout
+    assert text.endswith("\nin tokens of bytes.gguf\n")
     assert "curve x" in text
     assert "without lookup" in text
     assert "k16" in text

@@ -105,7 +105,7 @@ def test_ids_are_kept_and_the_vocabulary_opened_when_needed(folder: Path, tmp_pa
     assert Bytes.opened == 1
 
 
-def test_the_vocabulary_is_that_of_a_file_or_of_the_smallest_pair(
+def test_the_vocabulary_is_that_of_a_file_of_the_pair_or_of_what_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "a.gguf"
@@ -119,8 +119,9 @@ def test_the_vocabulary_is_that_of_a_file_or_of_the_smallest_pair(
     there["qwen2.5-coder-1.5b"] = tmp_path / "large.gguf"
     assert vocabulary_of(None) == Vocabulary(tmp_path / "large.gguf")
     there.clear()
-    monkeypatch.setattr(catalog, "path", lambda name: tmp_path / f"{name}.gguf")
-    assert vocabulary_of(None) == Vocabulary(tmp_path / "qwen2.5-coder-1.5b.gguf")
+    other = catalog.Resolved(tmp_path / "other.gguf")
+    monkeypatch.setattr(catalog, "default_target", lambda: other)
+    assert vocabulary_of(None) == Vocabulary(tmp_path / "other.gguf")
 
 
 def test_a_vocabulary_travels_to_other_processes(tmp_path: Path) -> None:
