@@ -17,13 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from agentspec.adapters.vllm_interface import check_interface, ends_of, tokenizer_of
+from agentspec.adapters.vllm_interface import (
+    MOST_VERIFIED,
+    check_interface,
+    ends_of,
+    tokenizer_of,
+)
 from agentspec.adapters.vllm_price import RowPrice
 from agentspec.adapters.vllm_texts import Row, Text, Texts
 from agentspec.adapters.vllm_tools import tools_in
 from agentspec.backends.base import Tokenizer
 from agentspec.chat.tools.formats import detect
 from agentspec.context.habits import habit_index
+from agentspec.context.index import TokenIndex
 from agentspec.context.shapes import Shapes
 from agentspec.context.skeleton import Skeleton
 from agentspec.control.prior import Prior
@@ -38,6 +44,7 @@ _UNSAID: Any = object()
 _MOST_READ = 1 << 16
 _TOOK_RATE = 0.05
 _ASK_EVERY = 16
+_MOST_FAULTS = 8
 
 
 class AgentSpecProposer:
@@ -50,7 +57,8 @@ class AgentSpecProposer:
     whole batch does in the time that one takes.
 
     State is kept by what a row says (`Texts`), since rows have no names. A row for which anything
-    fails is left without a draft, said once; an answer is never ended by it.
+    fails is left without a draft, said once; an answer is never ended by it. Where whole steps
+    fail, drafting ends.
 
     Raises ConfigError where the installed vLLM calls a proposer in another way than 0.32.
     """
@@ -65,13 +73,14 @@ class AgentSpecProposer:
     ) -> None:
         check_interface()
         model = vllm_config.model_config
-        self._k = int(vllm_config.speculative_config.num_speculative_tokens)
+        self._k = min(int(vllm_config.speculative_config.num_speculative_tokens), MOST_VERIFIED)
         self._most = int(model.max_model_len)
         self._vocab = int(model.get_vocab_size())
         self._clock = clock
         self._left = clock()
         self._took = 0.0  # seconds that a draft takes
         self._warned = False
+        self._faults = 0
         self._price = RowPrice()
         prior = prior or Prior.shipped("plain")
         self._survival = Survival(prior)
@@ -79,25 +88,33 @@ class AgentSpecProposer:
         if tokenizer is _UNSAID:
             tokenizer, template = tokenizer_of(model)
         self._tokenizer = tokenizer
-        habits = habit_index(prior.habits, tokenizer) if tokenizer is not None else None
-        shape = detect(template or "").shape
         ends = tokenizer.eos_ids if tokenizer is not None else ends_of(model)
+        shape = detect(template or "").shape
+        habits: TokenIndex | None = None
 
         def look() -> Lookup:
+            known = self._tokenizer
             return Lookup(
                 self._survival.chance,
                 least=lambda: min(1.0, self._price.least()),
                 ends=ends,
-                shapes=Shapes(tokenizer) if tokenizer is not None else None,
-                skeleton=Skeleton(tokenizer, shape) if tokenizer is not None else None,
+                shapes=Shapes(known) if known is not None else None,
+                skeleton=Skeleton(known, shape) if known is not None else None,
                 habits=habits,
             )
 
+        if tokenizer is not None:
+            try:
+                habits = habit_index(prior.habits, tokenizer)
+                look()
+                self._tools((0,))
+            except Exception as error:  # vLLM would not start for it
+                _log.warning("drafts come from earlier text alone: %s", line_of(error))
+                self._tokenizer = habits = None
         self.texts = Texts(look, self._tools)
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """There is none; what is made on first use is made now."""
-        self._tools((0,))
+        """There is none."""
 
     def propose(
         self,
@@ -112,13 +129,33 @@ class AgentSpecProposer:
         is read; `num_tokens_no_spec` [rows] counts all its tokens, the sampled ones included, and
         `token_ids_cpu` [rows, max_model_len] holds them.
         """
+        drafts: list[list[int]] = [[] for _ in sampled_token_ids]
+        if self._faults == _MOST_FAULTS:
+            return drafts
+        try:
+            self._fill(drafts, sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+        except Exception as error:  # what is drafted already stands
+            self._warn(error)
+            self.texts.clear()
+            self._faults += 1
+            if self._faults == _MOST_FAULTS:
+                _log.warning("there are no more drafts: %d steps failed", _MOST_FAULTS)
+        self._left = self._clock()
+        return drafts
+
+    def _fill(
+        self,
+        drafts: list[list[int]],
+        sampled_token_ids: Sequence[Sequence[int]],
+        num_tokens_no_spec: np.ndarray[Any, Any],
+        token_ids_cpu: np.ndarray[Any, Any],
+    ) -> None:
         seconds = self._clock() - self._left
         rows: dict[int, Row] = {}
         for i, sampled in enumerate(sampled_token_ids):
             n = int(num_tokens_no_spec[i])
             if sampled and len(sampled) < n < self._most and token_ids_cpu[i, n - 1] == sampled[-1]:
                 rows[i] = Row(token_ids_cpu[i, :n], len(sampled))
-        drafts: list[list[int]] = [[] for _ in sampled_token_ids]
         texts = self.texts.known(rows)
         if len(texts) == len(sampled_token_ids):
             self._learn_price(texts, rows, seconds)
@@ -129,8 +166,6 @@ class AgentSpecProposer:
                 self._warn(error)
                 self.texts.mute(i, row)
         self.texts.trim()
-        self._left = self._clock()
-        return drafts
 
     def _draft(self, i: int, text: Text | None, row: Row) -> list[int]:
         if text is None:
@@ -140,10 +175,12 @@ class AgentSpecProposer:
         elif text.muted:
             text.mute(row)
             return []
-        else:
+        elif text.asked:
             drafted = text.drafted
             verdict = text.follow(row)
             self._survival.observe(drafted, verdict.accepted, verdict.judged)
+        else:
+            text.hold(row)
         if text.gain < self._price.worth(self._took) and (self.texts.step + i) % _ASK_EVERY:
             return []
         draft = self._asked(text)
@@ -156,6 +193,7 @@ class AgentSpecProposer:
 
     def _asked(self, text: Text) -> Draft:
         begun = self._clock()
+        text.catch_up()
         draft = text.lookup.propose(min(self._k, self._most - len(text)))
         self._took += _TOOK_RATE * (self._clock() - begun - self._took)
         return draft

@@ -31,7 +31,8 @@ class Text:
     `drafted` is what was last drafted for it, `verified` how many tokens of that were sent on, and
     `gain` how many of those have stood of late, for each time that it was `asked` for a draft.
     `step` is when it was last seen, `steady` whether it was in the step before, too. One that is
-    `mute` is known by its tokens and not followed: something had failed.
+    `mute` is known by its tokens and not followed: something had failed. The lookup is told of
+    tokens when it is next asked: one that is not costs next to nothing.
     """
 
     def __init__(self, lookup: Lookup) -> None:
@@ -45,6 +46,7 @@ class Text:
         self.muted = False
         self._tokens: Tokens = np.empty(0, dtype=np.int32)
         self._n = 0
+        self._told = 0
 
     def __len__(self) -> int:
         return self._n
@@ -72,6 +74,7 @@ class Text:
     def begin(self, row: Row, tools: Tools) -> None:
         """Take a row over; all but its sampled tokens are the prompt."""
         if self._n:
+            self.catch_up()
             self.lookup.end()
         prompt = row.tokens[: len(row.tokens) - row.sampled]
         given: list[int] = prompt.tolist()
@@ -79,6 +82,7 @@ class Text:
         self.drafted, self.verified, self.asked = EMPTY_DRAFT, 0, False
         self.lookup.begin(TurnContext(given, SamplingParams(), _NoChance(), tools=tools(given)))
         self._hold(prompt)
+        self._told = self._n
         self.follow(row)
 
     def follow(self, row: Row) -> Verdict:
@@ -95,8 +99,20 @@ class Text:
         verdict = Verdict.of(self.drafted, new, range(accepted), None)
         self.lookup.observe(new, verdict)
         self._hold(more)
+        self._told = self._n
         self.drafted, self.verified, self.asked = EMPTY_DRAFT, 0, False
         return verdict
+
+    def hold(self, row: Row) -> None:
+        """Go on to the end of the row, for which nothing was drafted."""
+        self._hold(row.tokens[self._n :])
+
+    def catch_up(self) -> None:
+        """Tell the lookup of all tokens that it has not been told of."""
+        if self._told < self._n:
+            new = self._tokens[self._told : self._n].tolist()
+            self.lookup.observe(new, Verdict.of(EMPTY_DRAFT, new, range(0), None))
+            self._told = self._n
 
     def mute(self, row: Row) -> None:
         """Hold what the row says, and follow it no more."""
@@ -132,6 +148,8 @@ class Texts:
         self._most = most
         self._texts: dict[int, Text] = {}
         self._at: dict[int, Text] = {}
+        self._idle: list[Text] = []  # not of this step
+        self._refused = room + 1  # tokens for which there was no room in this step
         self.step = 0
 
     def __iter__(self) -> Iterator[Text]:
@@ -159,16 +177,25 @@ class Texts:
                 other = next((text for text in free.values() if text.begins(row)), None)
                 if other is not None:
                     found[i] = free.pop(id(other))
+        self._refused = self._room + 1
         for text in found.values():
             text.steady = text.step == self.step - 1
             text.step = self.step
         self._at = found
+        self._idle = [text for text in self._texts.values() if text.step < self.step]
         return found
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._texts.clear()
+        self._at, self._idle = {}, []
 
     def begin(self, i: int, row: Row) -> Text | None:
         """A text for a row that none is known of; None when there is no room for it."""
         text = self._earlier(row.tokens)
-        if text is None:
+        if text is not None:
+            self._idle.remove(text)
+        else:
             if not self._give_way(len(row.tokens)):
                 return None
             text = Text(self._make())
@@ -190,26 +217,34 @@ class Texts:
     def _earlier(self, row: Tokens) -> Text | None:
         """A text of an earlier step that is mostly a beginning of this row."""
         best, most = None, _LEAST_SHARED - 1
-        for text in self._texts.values():
-            if text.step < self.step and len(text) > most and not text.muted:
+        for text in self._idle:
+            if len(text) > most and not text.muted:
                 shared = text.shared(row)
                 if shared > most and 4 * shared >= 3 * len(text):
                     best, most = text, shared
         return best
 
     def _give_way(self, more: int) -> bool:
-        """Drop the texts seen longest ago, live ones only where they alone are too much."""
+        """Drop the texts seen longest ago, live ones only where they alone are too much.
+
+        Nothing is dropped for a row that has no room even so.
+        """
+        if more >= self._refused:
+            return False
         held, count = self.held + more, len(self._texts) + (more > 0)
         if held <= self._room and count <= self._most:
             return True
+        idle = sum(len(text) for text in self._idle)
+        if more and (held - idle > self._room or count - len(self._idle) > self._most):
+            self._refused = more
+            return False
         for text in sorted(self._texts.values(), key=lambda text: text.step):
-            if more and text.step == self.step:
-                return False
             del self._texts[id(text)]
             held, count = held - len(text), count - 1
             if held <= self._room and count <= self._most:
-                return True
-        return False
+                break
+        self._idle = [text for text in self._idle if id(text) in self._texts]
+        return held <= self._room and count <= self._most
 
 
 class _NoChance:

@@ -410,6 +410,93 @@ def test_rows_whose_drafts_give_less_than_they_take_are_seldom_asked(
     assert 5 <= len(asked) - of_song <= 8
 
 
+def test_a_row_that_is_not_asked_is_only_known_until_it_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[int] = []
+    observe = Lookup.observe
+
+    def count(self: Lookup, accepted: Sequence[int], verdict: Verdict) -> None:
+        told.append(len(accepted))
+        observe(self, accepted, verdict)
+
+    batch = Batch(make(config=config(room=400)), room=400)
+    batch.add("a", [1, *range(30, 60)], [*range(100, 170), *song(12), *song(200)])
+    batch.step()
+    (text,) = batch.proposer.texts
+    text.gain = 0.5
+    monkeypatch.setattr(RowPrice, "worth", lambda self, seconds: 0.9)
+    monkeypatch.setattr(Lookup, "observe", count)
+    for _ in range(5):
+        batch.step()
+    # what was drafted before is judged, the rest waits
+    assert told == [1]
+    assert text.tokens.tolist() == batch.text["a"]
+    while batch.says["a"][0] != SONG[0] or len(batch.says["a"]) > 205:
+        batch.step()
+    monkeypatch.setattr(RowPrice, "worth", lambda self, seconds: 0.0)
+    (draft,) = batch.step()
+    assert draft
+    assert draft == song(len(draft), 1), "it was told of what was said meanwhile"
+    assert sum(told) == len(batch.text["a"]) - 32
+
+
+def test_no_draft_is_longer_than_the_runner_verifies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rejection sampler asserts that, and the whole server would end."""
+    asked: list[int] = []
+    propose = Lookup.propose
+
+    def count(self: Lookup, most: int) -> Draft:
+        asked.append(most)
+        return propose(self, most)
+
+    monkeypatch.setattr(Lookup, "propose", count)
+    batch = Batch(make(config=config(k=500, room=2000)), room=2000)
+    batch.add("a", [1, *song(900)], song(900, 900))
+    (draft,) = batch.step()
+    assert asked == [128]
+    assert len(draft) <= 128
+
+
+def test_a_step_that_fails_ends_no_answer_and_many_end_the_drafts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = Batch(make(config=config(room=400)), room=400)
+    batch.add("a", [1, *song(23)], song(300, 23))
+    assert batch.step() != [[]]
+    tried: list[int] = []
+
+    def fail(self: vllm_texts.Texts, rows: Any) -> Any:
+        tried.append(len(rows))
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(vllm_texts.Texts, "known", fail)
+        assert batch.step() == [[]]
+        assert len(batch.proposer.texts) == 0
+    assert batch.step() != [[]], "one fault is no end"
+    monkeypatch.setattr(vllm_texts.Texts, "known", fail)
+    for _ in range(12):
+        assert batch.step() == [[]]
+    assert len(tried) == 8
+    assert caplog.text.count("without drafts: no room") == 1
+    assert caplog.text.count("no more drafts") == 1
+
+
+def test_a_tokenizer_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    class Odd:
+        eos_ids = frozenset({END})
+
+        def __getattr__(self, name: str) -> Any:
+            raise KeyError(name)
+
+    odd: Any = Odd()
+    batch = Batch(make(tokenizer=odd))
+    batch.add("a", [1, *song(23)], song(60, 23))
+    assert batch.step() == [song(K, 24)]
+    assert "drafts come from earlier text alone" in caplog.text
+
+
 class TestParts:
     """Edit and skeleton, from the text alone."""
 
@@ -521,6 +608,17 @@ class TestBounds:
         assert self.seen(texts, range(60), range(100, 160)) == [True, False]
         assert self.seen(texts, range(61), range(100, 161)) == [True, False]
         assert texts.held == 61
+
+    def test_nothing_gives_way_for_a_row_that_has_no_room_even_so(self) -> None:
+        texts = self.texts(room=100, most=9)
+        self.seen(texts, range(30))
+        assert self.seen(texts, range(500, 560), range(200, 250)) == [True, False]
+        assert sorted(int(text.tokens[0]) for text in texts) == [0, 500]
+        # a smaller one may still have room
+        assert self.seen(texts, range(500, 561), range(200, 250), range(300, 330)) == [
+            True, False, True,
+        ]  # fmt: skip
+        assert sorted(int(text.tokens[0]) for text in texts) == [300, 500]
 
     def test_live_texts_that_outgrow_the_room_give_way_too(self) -> None:
         texts = self.texts(room=100, most=9)
