@@ -77,7 +77,10 @@ def _gpus(told: str | None) -> Gpus | None:
 
     if told is None:
         found = known_gpus()
-        return Gpus(len(found), min(gpu.total for gpu in found)) if found else None
+        if not found:
+            return None
+        smallest = min(found, key=lambda gpu: gpu.total)
+        return Gpus(len(found), smallest.total, smallest.name)
     parts = re.fullmatch(r"\s*(?:(\d{1,4})\s*[xX×*]\s*)?(\S+)\s*", told)
     if parts is None or parts[1] == "0":
         raise click.BadParameter(f"{told!r}; write it like 4x80GiB", param_hint="--gpus")

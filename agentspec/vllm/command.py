@@ -10,21 +10,22 @@ from agentspec.errors import ConfigError, UnsupportedError
 from agentspec.vllm import VERSION
 from agentspec.vllm.facts import ModelFacts
 from agentspec.vllm.find import find, named
+from agentspec.vllm.known import is_known
 from agentspec.vllm.line import Line
 from agentspec.vllm.memory import UTILIZATION, Budget, Setup, batch_defaults, budget
-from agentspec.vllm.rules import Refusal, Server, difference, divides, refusals
+from agentspec.vllm.refusal import Refusal
+from agentspec.vllm.rules import difference, divides, refusals
+from agentspec.vllm.server import Server
 from agentspec.vllm.speculation import (
     NO_ASYNC,
     OF_TEXT,
-    OLD_RUNNER,
     OURS,
     Speculation,
     method_of,
     read_speculation,
 )
+from agentspec.vllm.values import BYTES, KV_BYTES
 
-_KV_BYTES = {"auto": 2.0, "float16": 2.0, "bfloat16": 2.0, "float32": 4.0}
-_KV_STARTS = {"fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625, "int4": 0.5}
 # what quantising while loading leaves of a weight
 _LOADED_BYTES = {"fp8": 1.0, "bitsandbytes": 0.5625}
 # a draft model whose cache is so much of the target's is worth a word
@@ -33,10 +34,11 @@ _MUCH = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """GPUs of one kind: how many, and the bytes of each."""
+    """GPUs of one kind: how many, the bytes of each, and what they are called where it is known."""
 
     count: int
     each: int
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +80,20 @@ def compose(line: Line, *, gpus: Gpus | None = None, requests: int | None = None
     )
     remarks: list[str] = list(line.remarks)
     if gpus is not None and "tensor-parallel-size" not in line.values and pp > 0 and dp > 0:
-        tp = _choose_tp(gpus.count // (pp * dp), target)
+        other = draft if "draft_tensor_parallel_size" not in line.keys else None
+        parts = 0 if "enable-expert-parallel" in line.flags else dp
+        tp = _choose_tp(gpus.count // (pp * dp), target, other, parts)
         if tp > 1:
             added += ["--tensor-parallel-size", str(tp)]
             remarks.append(f"--tensor-parallel-size {tp} was added for {gpus.count} GPUs")
     drafts = target if draft is None and line.keys.get("model") is None else draft
     speculation, chosen = read_speculation(line.keys, drafts, tp)
     remarks += chosen
-    batch, running = batch_defaults(gpus.each if gpus else None)
+    batch, running = batch_defaults(gpus.each if gpus else None, gpus.name if gpus else "")
     context = line.number("max-model-len", 0)
+    if context == 0 and "max-model-len" in line.values:
+        _refuse([Refusal("max-model-len", "must be at least 1, or auto")])
+    batch = line.number("max-num-batched-tokens", batch)
     server = Server(
         target=target,
         draft=draft,
@@ -96,10 +103,14 @@ def compose(line: Line, *, gpus: Gpus | None = None, requests: int | None = None
         dp=dp,
         gpus=gpus.count if gpus else None,
         context=context if context > 0 else None,
-        batch=line.number("max-num-batched-tokens", batch),
-        requests=line.number("max-num-seqs", running),
-        asynchronous="async-scheduling" in line.values,
-        lora="enable-lora" in line.values,
+        batch=batch,
+        requests=line.number("max-num-seqs", min(running, max(batch, 1))),
+        asynchronous="async-scheduling" in line.flags,
+        lora="enable-lora" in line.flags,
+        flags=line.flags,
+        overridden="hf-overrides" in line.flags or _stretched(line),
+        dtype=line.values.get("dtype", "auto"),
+        kv_dtype=line.values.get("kv-cache-dtype", "auto"),
     )
     _refuse(list(refusals(server)))
     held = None
@@ -159,18 +170,26 @@ def _find_draft(line: Line) -> tuple[ModelFacts | None, str]:
     return find(str(model), revision=None if revision is None else str(revision))
 
 
-def _choose_tp(most: int, target: ModelFacts | None) -> int:
-    sizes = range(max(most, 1), 1, -1)
-    return next((tp for tp in sizes if target is None or divides(target, tp)), 1)
+def _choose_tp(most: int, target: ModelFacts | None, draft: ModelFacts | None, parts: int) -> int:
+    """The largest size by which the target divides, and what drafts where that has heads.
+
+    An expert is divided into `parts` times as many, 0 for one that stays whole.
+    """
+    models = [model for model in (target, draft) if model is not None and model.heads]
+    for tp in range(max(most, 1), 1, -1):
+        if all(divides(model, tp, max(1, tp * parts)) for model in models):
+            return tp
+    return 1
+
+
+def _stretched(line: Line) -> bool:
+    told = dict(line.environment).get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "")
+    return told.strip().lower() in ("1", "true")
 
 
 def _setup(line: Line, server: Server) -> Setup:
-    dtype = line.values.get("dtype", "auto").removeprefix("torch.")
-    kind = line.values.get("kv-cache-dtype", "auto").lower()
-    kv = _KV_BYTES.get(dtype if kind == "auto" else kind, 2.0)
-    for start, each in _KV_STARTS.items():
-        if kind.startswith(start):
-            kv = each
+    value = BYTES.get(server.dtype, 2.0)
+    kv = KV_BYTES.get(server.kv_dtype, value)
     utilization = line.values.get("gpu-memory-utilization", str(UTILIZATION))
     try:
         share = float(utilization)
@@ -185,9 +204,10 @@ def _setup(line: Line, server: Server) -> Setup:
     return Setup(
         tp=server.tp,
         pp=server.pp,
+        dp=server.dp,
         utilization=share,
         kv_bytes=kv,
-        value_bytes=4.0 if dtype == "float32" else 2.0,
+        value_bytes=value,
         bytes_per_weight=_LOADED_BYTES.get(line.values.get("quantization", "")),
         batch=server.batch,
         requests=server.requests,
@@ -203,7 +223,7 @@ def _refuse(reasons: list[Refusal]) -> None:
 
 def _context(held: Budget, server: Server, target: ModelFacts, *, automatic: bool) -> int:
     """Tokens of the context that the server would have. Raises where it surely has no room."""
-    context = server.context or target.longest
+    context = server.context or target.usual or target.longest
     if held.gpu is None or not context:
         return context
     longest = held.longest(context)
@@ -235,6 +255,13 @@ def _gib(n: int) -> str:
     return f"{n / 2**30:.1f} GiB"
 
 
+def _of_an_a100(server: Server, held: Budget) -> str:
+    """What vLLM takes on the one GPU of such a size that it treats as a smaller one."""
+    batch, requests = batch_defaults(held.gpu, "a100")
+    differs = (server.batch, server.requests) == batch_defaults(held.gpu) != (batch, requests)
+    return f", on an A100 {batch} and {requests}" if differs else ""
+
+
 def _remarks(
     line: Line, server: Server, held: Budget | None, missing: str, draft_missing: str
 ) -> Iterator[str]:
@@ -250,10 +277,17 @@ def _remarks(
         yield "where vLLM runs, agentspec must be installed too: its class drafts there"
     elif method == "custom_class":
         yield f"{speculation.model} must be importable where vLLM runs, which calls it experimental"
-    if method in NO_ASYNC and "no-async-scheduling" not in line.values:
+    if method in NO_ASYNC and "no-async-scheduling" not in line.flags:
         yield f"vLLM turns asynchronous scheduling off beside {method}"
-    if method in OLD_RUNNER or speculation.more.get("use_heterogeneous_vocab"):
+    if server.old_runner:
         yield "it runs on the older of vLLM's two model runners (V1)"
+    unknown = [f"--{flag}" for flag in sorted(line.flags) if not is_known(flag)]
+    if unknown:
+        yield f"vLLM {VERSION} has no {', '.join(unknown)}, and would not start with it"
+    yield "while it drafts, vLLM refuses requests with min_p or logit_bias"
+    for flag, what in (("hf-overrides", "config.json says"), ("config", "is written here")):
+        if flag in line.flags:
+            yield f"--{flag} may say other than {what}: only the latter was checked and counted"
     if method == "mtp" and target is not None and speculation.tokens > max(target.mtp, 1):
         yield "K is more than the model has layers for it: they run again on what they drafted"
     pair = (target, draft) if target is not None and draft is not None else None
@@ -271,7 +305,7 @@ def _remarks(
     if held is not None and "max-num-batched-tokens" not in line.values:
         yield (
             f"counted with vLLM's own --max-num-batched-tokens {server.batch} and --max-num-seqs "
-            f"{server.requests}"
+            f"{server.requests}{_of_an_a100(server, held)}"
         )
     last = held.stages[-1] if held is not None else None
     if last is not None and last.draft_kv > _MUCH * last.kv:

@@ -14,7 +14,8 @@ VOCAB_STEP = 64
 class ModelFacts:
     """One model, as its config.json describes it.
 
-    `longest` counts tokens. `latent` is the width of a cache that all heads share (MLA), 0 where
+    `longest` counts tokens, and `usual` the fewer that vLLM serves where nobody says, 0 where
+    it serves the longest. `latent` is the width of a cache that all heads share (MLA), 0 where
     each KV head has its own. `attending` layers keep a cache, None for all of them; the others are
     recurrent. `windowed` layers keep `window` tokens only. `mtp` counts the layers that predict
     further tokens. `loaded` are the bytes of its weights in the number format they are
@@ -40,6 +41,7 @@ class ModelFacts:
     expert_ff: int = 0
     latent: int = 0
     attending: int | None = None
+    usual: int = 0
     window: int = 0
     windowed: int = 0
     mtp: int = 0

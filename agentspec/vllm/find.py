@@ -11,7 +11,7 @@ from agentspec.errors import DownloadError, MissingExtraError
 from agentspec.models.hub import CONNECT_SECONDS, one_line
 from agentspec.models.snapshot import PREFIX
 from agentspec.vllm.facts import ModelFacts
-from agentspec.vllm.folder import read_config, read_folder, read_json
+from agentspec.vllm.folder import UnsaidError, read_config, read_folder, read_json
 from agentspec.vllm.published import find_published
 
 _HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*")
@@ -24,8 +24,8 @@ def named(text: str) -> tuple[str, str | None]:
     if text.startswith(PREFIX):
         name, _, revision = text.removeprefix(PREFIX).partition("@")
         return name, revision or None
-    # a shell that reads the command expands no ~ inside quotes
-    return (str(Path(text).expanduser()) if text.startswith("~") else text), None
+    # a shell that reads the command expands no ~ inside quotes; whose home is not known stays
+    return os.path.expanduser(text), None
 
 
 def find(name: str, *, revision: str | None = None) -> tuple[ModelFacts | None, str]:
@@ -40,7 +40,10 @@ def find(name: str, *, revision: str | None = None) -> tuple[ModelFacts | None, 
     if os.path.isdir(name):
         if (folder / "params.json").is_file() and not (folder / "config.json").is_file():
             return None, "its configuration is in Mistral's own form, which is not read here"
-        return read_folder(folder, name), ""
+        try:
+            return read_folder(folder, name), ""
+        except UnsaidError as error:
+            return None, str(error)
     if folder.suffix.lower() == ".gguf":
         return None, "it is a GGUF file, which vLLM reads by a plugin of its own"
     if known := find_published(name):
@@ -49,7 +52,7 @@ def find(name: str, *, revision: str | None = None) -> tuple[ModelFacts | None, 
         return None, "no such folder, and no model of the hub has such a name"
     try:
         return _from_hub(name, revision), ""
-    except (DownloadError, MissingExtraError) as error:
+    except (DownloadError, MissingExtraError, UnsaidError) as error:
         return None, str(error)
 
 

@@ -16,10 +16,13 @@ _VALUED = {
     "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization", "kv-cache-dtype", "dtype",
     "quantization", "revision",
 }  # fmt: skip
-_SWITCHES = {"async-scheduling", "no-async-scheduling", "enable-lora", "enforce-eager"}
+_SWITCHES = {
+    "async-scheduling", "enable-lora", "enforce-eager", "enable-expert-parallel",
+    "enable-chunked-prefill", "kv-sharing-fast-prefill",
+}  # fmt: skip
 _SHORT = {
     "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
-    "q": "quantization", "sc": "speculative-config", **SHORT,
+    "ep": "enable-expert-parallel", "q": "quantization", "sc": "speculative-config", **SHORT,
 }  # fmt: skip
 # today's own flags for three keys of the JSON
 _KEYS = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
@@ -46,6 +49,17 @@ class Line:
     passed: tuple[str, ...]
     keys: Mapping[str, Any]
     remarks: tuple[str, ...]
+
+    @property
+    def flags(self) -> frozenset[str]:
+        """The long names of all flags that go on to vLLM; of `x` and `no-x`, the later."""
+        found: dict[str, None] = {}
+        for word in self.passed:
+            if re.match(r"--[A-Za-z]", word):
+                name = re.split(r"[=.]", word, maxsplit=1)[0][2:].replace("_", "-")
+                found.pop(name[3:] if name.startswith("no-") else f"no-{name}", None)
+                found[name] = None
+        return frozenset(found)
 
     def number(self, name: str, default: int) -> int:
         """A flag that is a whole number, 25.6k and 32K included. Raises ConfigError."""
@@ -147,10 +161,11 @@ class _Reading:
         elif bare in _VALUED:
             self._values[bare] = self._value(head, given)
             self._passed += [f"--{bare}", self._values[bare]]
-        elif bare in _SWITCHES and given is None:
-            self._values[bare] = "true"
+        elif bare.removeprefix("no-") in _SWITCHES and given is None:
             self._passed.append(f"--{bare}")
         else:
+            if head.startswith("--"):
+                _whole(head, bare)
             self._passed.append(word)
 
     def _set_model(self, model: str) -> None:
@@ -167,7 +182,12 @@ class _Reading:
 
     def _config(self, path: str, value: str, flag: str) -> None:
         if path:
-            self._keyed(path, _scalar(value), flag)
+            # a.b is a key of an object under a key
+            first, *inner = path.split(".")
+            found = _scalar(value)
+            for key in reversed(inner):
+                found = {key: found}
+            self._keyed(first, found, flag)
             return
         try:
             told = json.loads(value)
@@ -215,6 +235,15 @@ class _Reading:
         if key in self._keys and self._keys[key] != value:
             raise ConfigError(f"{key} is given twice: {self._keys[key]!r}, and {flag} {value!r}")
         self._keys[key] = value
+
+
+def _whole(flag: str, name: str) -> None:
+    """vLLM takes any beginning of a flag for the flag. Raises ConfigError for one that matters."""
+    if len(name) < 3:
+        return
+    for known in sorted({*_VALUED, *_SWITCHES, *_KEYS, "speculative-config", "model"}):
+        if known != name and known.startswith(name):
+            raise ConfigError(f"{flag} is short for --{known}: write it out")
 
 
 def _scalar(text: str) -> Any:

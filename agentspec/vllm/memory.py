@@ -27,12 +27,14 @@ class Setup:
     """What memory depends on beside the models.
 
     `kv_bytes` are those of one value in the cache, `value_bytes` of one that is not quantised, and
-    `bytes_per_weight` of one that is while it is loaded. `batch` counts tokens, `requests` run at
+    `bytes_per_weight` of one that is while it is loaded. Experts are divided among the `dp` too;
+    all else each of those has for itself. `batch` counts tokens, `requests` run at
     once, `k` tokens are drafted for each.
     """
 
     tp: int = 1
     pp: int = 1
+    dp: int = 1
     utilization: float = UTILIZATION
     kv_bytes: float = 2.0
     value_bytes: float = 2.0
@@ -159,11 +161,11 @@ def kv_per_token(model: ModelFacts, setup: Setup, layers: int) -> float:
     return caching * 2 * heads * model.head_dim * setup.kv_bytes
 
 
-def batch_defaults(gpu: int | None) -> tuple[int, int]:
+def batch_defaults(gpu: int | None, name: str = "") -> tuple[int, int]:
     """Tokens of a batch and requests at once that vLLM's server takes on such a GPU by itself."""
     if gpu is not None and gpu >= LARGEST_GPU:
         return 16384, 1024
-    if gpu is not None and gpu >= LARGE_GPU:
+    if gpu is not None and gpu >= LARGE_GPU and "a100" not in name.lower():
         return 8192, 1024
     return 2048, 256
 
@@ -173,17 +175,27 @@ def _weights(model: ModelFacts, setup: Setup, layers: int, *, first: bool, last:
     each = setup.bytes_per_weight or (model.bytes_per_weight if quantised else setup.value_bytes)
     if not model.plain and model.loaded is not None:
         # nobody has counted the parts of such a model: they are taken to divide evenly
-        part = layers / max(model.layers, 1) / setup.tp
+        part = layers / max(model.layers, 1) / setup.tp * _share(model, setup)
         return int(model.loaded * part * each / model.bytes_per_weight)
     split = model.split()
     kv_share = max(1, model.kv_heads // setup.tp) / max(model.kv_heads, 1)
-    layer = (split["attention"] + split["feed_forward"]) / setup.tp + split["keys"] * kv_share
+    # FusedMoEParallelConfig: divided by all, with whole experts in parallel or not
+    inner = split["feed_forward"] / (setup.dp if model.moe else 1)
+    layer = (split["attention"] + inner) / setup.tp + split["keys"] * kv_share
     # embeddings and norms are not quantised
     small = layers * model.whole() + (model.hidden if last else 0)
     rows = int(first) + int(last) - (1 if model.tied and first and last else 0)
     others = small + rows * model.embedding() / setup.tp
     counted = layers * layer * each + others * setup.value_bytes
     return int(counted * (1.0 if setup.bytes_per_weight else _correction(model)))
+
+
+def _share(model: ModelFacts, setup: Setup) -> float:
+    """The part of a model that one of `dp` holds: its share of the experts, and all else."""
+    if not model.moe or setup.dp == 1 or not model.n_weights():
+        return 1.0
+    experts = min(1.0, model.layers * model.split()["feed_forward"] / model.n_weights())
+    return experts / setup.dp + 1.0 - experts
 
 
 def _correction(model: ModelFacts) -> float:

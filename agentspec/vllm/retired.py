@@ -32,6 +32,8 @@ _REJECTION = (
     "acceptance of older releases did not, and is gone"
 )
 _GONE = "it is gone from vLLM, and has nothing to do with drafting"
+_GUIDED = "today it is --structured-outputs-config.backend, auto where nobody says"
+_ROPE = "today it is --hf-overrides, with rope_parameters as config.json has them"
 
 BATCH_LIMIT = "disable_by_batch_size"
 """Stands in for a schedule over batch sizes until K is known."""
@@ -65,6 +67,22 @@ FLAGS: Mapping[str, Retired] = MappingProxyType(
         "max-seq-len-to-capture": Retired(None, "value", _GONE),
         "disable-async-output-proc": Retired(None, "switch", _GONE),
         "worker-use-ray": Retired(None, "switch", _GONE),
+        "engine-use-ray": Retired(None, "switch", _GONE),
+        "max-context-len-to-capture": Retired(None, "value", _GONE),
+        "quantization-param-path": Retired(None, "value", _GONE),
+        "lora-extra-vocab-size": Retired(None, "value", _GONE),
+        "long-lora-scaling-factors": Retired(None, "value", _GONE),
+        "disable-frontend-multiprocessing": Retired(None, "switch", _GONE),
+        "device": Retired(None, "value", "vLLM finds the device by itself"),
+        "task": Retired(None, "value", "today --runner says that, auto where nobody does"),
+        "enable-reasoning": Retired(None, "switch", "--reasoning-parser alone turns it on now"),
+        "guided-decoding-backend": Retired(None, "value", _GUIDED),
+        "guided-decoding-disable-fallback": Retired(None, "switch", _GUIDED),
+        "rope-scaling": Retired(None, "value", _ROPE),
+        "rope-theta": Retired(None, "value", _ROPE),
+        "disable-mm-preprocessor-cache": Retired(
+            None, "switch", "today it is --mm-processor-cache-gb 0"
+        ),
         "disable-log-requests": Retired(None, "switch", "requests are not logged by default now"),
     }
 )

@@ -7,7 +7,6 @@ or with drafts that are nonsense, that is said too.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from agentspec.vllm.architectures import (
     EAGLE3,
@@ -17,67 +16,31 @@ from agentspec.vllm.architectures import (
     ONE_STAGE,
 )  # fmt: skip
 from agentspec.vllm.facts import ModelFacts
+from agentspec.vllm.flags import flag_refusals
 from agentspec.vllm.folder import tokens_of
+from agentspec.vllm.refusal import Refusal
+from agentspec.vllm.server import Server
 from agentspec.vllm.speculation import (
+    ASSISTANTS,
     DYNAMIC,
-    KEYS,
     METHODS,
-    NO_ASYNC,
     OF_TEXT,
+    OLD_RUNNER_MOST,
     Speculation,
     is_class_path,
+    taken_for,
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """One reason not to start: a short name, and what is wrong and what to do about it."""
-
-    name: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.text}"
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A server to be, as far as the rules look. Sizes are the numbers of GPUs."""
-
-    target: ModelFacts | None
-    draft: ModelFacts | None
-    speculation: Speculation
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    gpus: int | None = None
-    context: int | None = None
-    batch: int | None = None
-    requests: int | None = None
-    asynchronous: bool = False
-    lora: bool = False
+from agentspec.vllm.values import key_refusals
 
 
 def refusals(server: Server) -> Iterator[Refusal]:
     """Everything that vLLM would refuse of this server."""
-    yield from _keys(server.speculation)
+    yield from key_refusals(server.speculation)
     yield from _method(server)
+    yield from _taken(server)
     yield from _pair(server)
     yield from _parallel(server)
-    yield from _scheduling(server)
-    if server.target is not None:
-        yield from _context(server, server.target)
-
-
-def _keys(speculation: Speculation) -> Iterator[Refusal]:
-    for key in speculation.more:
-        if key == "tensor_parallel_size":
-            yield Refusal(
-                "tensor_parallel_size",
-                "the draft model's is called draft_tensor_parallel_size in --speculative-config",
-            )
-        elif key not in KEYS:
-            yield Refusal(key[:60], "--speculative-config has no such key")
+    yield from flag_refusals(server)
 
 
 def _method(server: Server) -> Iterator[Refusal]:
@@ -93,6 +56,13 @@ def _method(server: Server) -> Iterator[Refusal]:
         yield Refusal("num_speculative_tokens", f"{method} needs it; give --k")
     if k is not None and k < 1:
         yield Refusal("num_speculative_tokens", f"must be greater than zero, not {k}")
+    if server.old_runner and speculation.tokens > OLD_RUNNER_MOST:
+        # asserted when a draft so long is verified: the server ends then
+        yield Refusal(
+            "num_speculative_tokens",
+            f"the runner that drafts with {method} verifies {OLD_RUNNER_MOST} tokens at most, not "
+            f"{speculation.tokens}",
+        )
     if model is None and method not in (*OF_TEXT, "mtp", "dspark"):
         yield Refusal("model", f"{method} needs one; give --draft")
     if method == "custom_class" and model is not None and not is_class_path(model):
@@ -114,6 +84,37 @@ def _method(server: Server) -> Iterator[Refusal]:
         yield Refusal("index_share_for_mtp_iteration", "it is only supported with method mtp")
     if "num_speculative_tokens_per_batch_size" in more:
         yield from _schedule(method, more["num_speculative_tokens_per_batch_size"])
+
+
+def _taken(server: Server) -> Iterator[Refusal]:
+    """A draft model that vLLM takes for something else, by its name or its kind."""
+    speculation, target, draft = server.speculation, server.target, server.draft
+    model = speculation.model
+    if model is None:
+        return
+    taken = taken_for(model, draft)
+    if speculation.method == "draft_model" and taken is not None:
+        by_name = taken_for(model, None) is not None
+        why = "by its name" if by_name or draft is None else f"as a {draft.model_type} model"
+        way = "rename it" if by_name else "take another draft, ngram or suffix"
+        yield Refusal(
+            "method",
+            f"vLLM takes {model} for {taken} {why}, though draft_model is asked for; {way}, or "
+            f"--method {taken} if it is that",
+        )
+    elif (
+        speculation.method == "mtp"
+        and target is not None
+        and draft is not None
+        and draft.model_type not in ASSISTANTS
+        and draft.hidden != target.hidden
+    ):
+        yield Refusal(
+            "mtp",
+            f"vLLM takes {model} ({draft.model_type}) for further layers of the target, and its "
+            f"states are {draft.hidden} wide, not {target.hidden}; such a model drafts for no "
+            "other: take ngram, suffix or another draft",
+        )
 
 
 def _lookup(speculation: Speculation) -> Iterator[Refusal]:
@@ -206,7 +207,7 @@ def _pair(server: Server) -> Iterator[Refusal]:
         return
     way = "give --use-heterogeneous-vocab, which drafts with the tokens both have, or another draft"
     same = _same_tokens(target, draft)
-    if target.vocab != draft.vocab:
+    if target.vocab and draft.vocab and target.vocab != draft.vocab:
         # SpeculativeConfig.verify_equal_vocab_size_if_draft_model
         padded = "; their tokens are the same, only the padding differs" if same else ""
         yield Refusal(
@@ -256,7 +257,7 @@ def _parallel(server: Server) -> Iterator[Refusal]:
             yield Refusal(f"{name}-parallel-size", f"must be at least 1, not {size}")
             return
     if server.target is not None:
-        yield from _why_not(server.target, tp)
+        yield from _why_not(server.target, tp, server.expert_parts)
         if pp > max(server.target.layers, 1):
             yield Refusal(
                 "pipeline-parallel-size",
@@ -293,12 +294,12 @@ def _parallel(server: Server) -> Iterator[Refusal]:
         )
 
 
-def divides(model: ModelFacts, tp: int) -> bool:
-    """True when a model can be divided among so many GPUs."""
-    return not any(_why_not(model, tp))
+def divides(model: ModelFacts, tp: int, expert_parts: int | None = None) -> bool:
+    """True when a model can be divided among so many GPUs, and each expert among so many."""
+    return not any(_why_not(model, tp, expert_parts))
 
 
-def _why_not(model: ModelFacts, tp: int) -> Iterator[Refusal]:
+def _why_not(model: ModelFacts, tp: int, expert_parts: int | None = None) -> Iterator[Refusal]:
     name = "tensor-parallel-size"
     if model.heads % tp:
         # ModelConfig.verify_with_parallel_config
@@ -308,41 +309,14 @@ def _why_not(model: ModelFacts, tp: int) -> Iterator[Refusal]:
     elif model.kv_heads and model.kv_heads % tp and tp % model.kv_heads and not model.latent:
         # QKVParallelLinear: fewer KV heads than GPUs are copied, a whole number of times
         yield Refusal(name, f"the {model.kv_heads} KV heads of {model.name} do not fit {tp} GPUs")
-    elif (inner := model.expert_ff if model.moe else model.ff) % tp:
-        yield Refusal(name, f"the {inner} inner values of {model.name} do not divide by {tp}")
-
-
-def _scheduling(server: Server) -> Iterator[Refusal]:
-    speculation = server.speculation
-    if server.asynchronous and speculation.method in NO_ASYNC:
-        # VllmConfig.__post_init__
-        yield Refusal(
-            "async-scheduling", f"it does not go with {speculation.method}; leave the flag out"
-        )
-    if server.asynchronous and speculation.more.get("disable_padded_drafter_batch"):
-        yield Refusal("async-scheduling", "it does not go with disable_padded_drafter_batch")
-    if server.batch is not None and server.batch <= 1 and speculation.method == "draft_model":
-        yield Refusal("max-num-batched-tokens", "a draft model needs one slot more for a request")
-    if server.lora and server.batch is not None and server.requests is not None:
-        rows = server.requests * (speculation.tokens + 1)
-        if server.batch < rows:
+    elif model.moe:
+        # FusedMoEConfig: whole experts in parallel, or each divided among all that hold any
+        parts = tp if expert_parts is None else expert_parts
+        if model.expert_ff % parts:
             yield Refusal(
-                "max-num-batched-tokens",
-                f"with LoRA it must be {rows} at least, {server.requests} requests times K + 1, "
-                f"not {server.batch}",
+                name,
+                f"the {model.expert_ff} inner values of an expert of {model.name} do not divide by "
+                f"{parts}; --enable-expert-parallel leaves experts whole",
             )
-
-
-def _context(server: Server, target: ModelFacts) -> Iterator[Refusal]:
-    if server.context is not None and target.longest and server.context > target.longest:
-        # _get_and_verify_max_len
-        yield Refusal(
-            "max-model-len", f"{target.name} takes {target.longest} tokens, not {server.context}"
-        )
-    limit = server.speculation.more.get("max_model_len")
-    if not isinstance(limit, int):
-        return
-    draft = server.draft.longest if server.draft is not None and server.draft.longest else None
-    most = min(n for n in (server.context or target.longest, draft, 1 << 40) if n)
-    if limit > most:
-        yield Refusal("max_model_len", f"the draft model's must not exceed {most}, not {limit}")
+    elif model.ff % tp:
+        yield Refusal(name, f"the {model.ff} inner values of {model.name} do not divide by {tp}")

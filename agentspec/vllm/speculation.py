@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentspec.errors import ConfigError
+from agentspec.vllm.architectures import MTP_ARCHITECTURES, MTP_TYPES
 from agentspec.vllm.facts import ModelFacts
 from agentspec.vllm.retired import BATCH_LIMIT, OLD_DRAFT_TP
 
@@ -22,6 +23,8 @@ NO_ASYNC = ("ngram", "suffix", "medusa", "custom_class")
 """Methods beside which asynchronous scheduling is off (vllm/config/vllm.py)."""
 OLD_RUNNER = ("suffix", "medusa", "custom_class")
 """Methods that only the older of vLLM's two model runners has."""
+OLD_RUNNER_MOST = 128
+"""Tokens that this runner verifies for one request (v1/sample/rejection_sampler.py)."""
 DYNAMIC = ("draft_model", "ngram", "ngram_gpu", "eagle", "eagle3", "mtp")
 """Methods whose proposers take another K in every step; the others assert that it is one."""
 EXPECTED_K = {
@@ -29,6 +32,8 @@ EXPECTED_K = {
     "custom_class": 8, "mtp": 1,
 }  # fmt: skip
 """K where nobody says: vLLM asks for one, but for suffix and for models that say theirs."""
+ASSISTANTS = ("gemma4_assistant", "gemma4_unified_assistant")
+"""`model_type` of models that draft for a larger one out of its states (vLLM's mtp)."""
 KEYS = {
     "method", "model", "num_speculative_tokens", "draft_tensor_parallel_size", "quantization",
     "moe_backend", "attention_backend", "kv_cache_dtype", "max_model_len", "revision",
@@ -66,7 +71,8 @@ class Speculation:
         """Tokens drafted at most in one step."""
         if self.k is not None:
             return self.k
-        return int(self.more.get("suffix_decoding_max_tree_depth", _SUFFIX_DEPTH))
+        depth = self.more.get("suffix_decoding_max_tree_depth")
+        return depth if isinstance(depth, int) else _SUFFIX_DEPTH
 
     @property
     def draft_tp(self) -> int | None:
@@ -98,19 +104,34 @@ def method_of(keys: Mapping[str, Any], draft: ModelFacts | None) -> str:
         raise ConfigError(
             "it is not said how to draft: give --draft MODEL, or --method ngram, suffix or mtp"
         )
-    lower = str(model).lower()
-    if lower.strip("[]") == "ngram":
+    if str(model).lower().strip("[]") == "ngram":
         return "ngram"
     if is_class_path(str(model)):
         return "custom_class"
+    if draft is not None and draft.model_type == "eagle":
+        return "eagle"
+    return taken_for(str(model), draft) or "draft_model"
+
+
+def taken_for(model: str, draft: ModelFacts | None) -> str | None:
+    """The method that a model's name or kind stands for, None where neither says anything.
+
+    vLLM goes by it even where the method is given as draft_model (SpeculativeConfig.__post_init__).
+    """
     for sign, method in (
         ("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"),
     ):  # fmt: skip
-        if sign in lower:
+        if sign in model.lower():
             return method
-    if draft is not None and draft.model_type in ("medusa", "mlp_speculator", "eagle"):
-        return draft.model_type
-    return "draft_model"
+    if draft is None:
+        return None
+    kind, architecture = draft.model_type, draft.architecture
+    if kind in ("medusa", "mlp_speculator"):
+        return kind
+    if kind.startswith("nemotron_h") and not draft.mtp:
+        return None
+    further = kind in MTP_TYPES or kind.endswith("_mtp") or architecture in MTP_ARCHITECTURES
+    return "mtp" if further or kind in ASSISTANTS else None
 
 
 def is_class_path(model: str) -> bool:

@@ -90,6 +90,120 @@ def test_gpus_that_are_named_divide_the_target() -> None:
     assert odd.server.tp == 4
 
 
+def test_gpus_divide_what_drafts_too() -> None:
+    """14 heads of the draft model do not divide by 4: nobody asked for 4."""
+    pair = ["Qwen/Qwen2.5-32B-Instruct", "--spec-model", "Qwen/Qwen2.5-0.5B-Instruct",
+            "--speculative-config.use_heterogeneous_vocab=true"]  # fmt: skip
+    assert answer(*pair, gpus=Gpus(4, 80 << 30)).server.tp == 2
+    with pytest.raises(UnsupportedError, match="both models do by 1, 2"):
+        answer(*pair, "-tp", "4", gpus=Gpus(4, 80 << 30))
+
+
+def test_experts_are_divided_among_all_and_the_rest_is_not(folder: Make) -> None:
+    """Attention for each of eight, experts over all of them: how the largest models are served."""
+
+    def weights(*flags: str) -> int:
+        made = answer("Qwen/Qwen3-235B-A22B", "--spec-method", "ngram", *flags)
+        assert made.budget is not None
+        return made.budget.stages[0].weights
+
+    shape = answer("Qwen/Qwen3-235B-A22B", "--spec-method", "ngram").server.target
+    assert shape is not None
+    experts = 2 * shape.layers * shape.split()["feed_forward"]
+    assert weights() - weights("-dp", "8") == pytest.approx(experts * 7 / 8, rel=1e-9)
+    assert weights("-dp", "8", "-ep") == weights("-dp", "8")
+    # what nobody has counted is divided by the share of its experts
+    path = folder(
+        "m", model_type="deepseek_v3", n_routed_experts=64, moe_intermediate_size=512,
+        tensors={"w": ("BF16", [4000], 8000)},
+    )  # fmt: skip
+    made = answer(str(path), "--spec-method", "ngram", "-dp", "2")
+    assert made.budget is not None
+    assert made.server.target is not None
+    facts = made.server.target
+    share = facts.layers * facts.split()["feed_forward"] / facts.n_weights()
+    assert 0.9 < share < 1.0
+    assert made.budget.stages[0].weights == int(8000 * (1 - share / 2))
+    dense = [LLAMA, "--spec-method", "ngram"]
+    one, two = answer(*dense).budget, answer(*dense, "-dp", "2").budget
+    assert one is not None
+    assert two is not None
+    assert one.stages[0].weights == two.stages[0].weights
+
+
+def test_a_length_that_is_stretched_is_not_refused() -> None:
+    long = ["Qwen/Qwen3-8B", "--spec-method", "ngram", "--max-model-len", "131072"]
+    with pytest.raises(UnsupportedError, match="VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"):
+        answer(*long)
+    with pytest.raises(UnsupportedError, match="max-model-len"):
+        answer("VLLM_ALLOW_LONG_MAX_MODEL_LEN=0", "vllm", "serve", *long)
+    assert answer("VLLM_ALLOW_LONG_MAX_MODEL_LEN=1", "vllm", "serve", *long).context == 131072
+    rope = '{"rope_parameters": {"rope_type": "yarn"}, "max_position_embeddings": 131072}'
+    made = answer(*long, "--hf-overrides", rope)
+    assert made.context == 131072
+    assert any("--hf-overrides may say other" in remark for remark in made.remarks)
+
+
+def test_the_length_that_vllm_serves_by_itself(folder: Make) -> None:
+    path = folder("m", original_max_position_embeddings=512, rope_scaling={"type": "longrope"})
+    flags = [str(path), "--spec-method", "ngram"]
+    assert answer(*flags).context == 512
+    assert answer(*flags, "--max-model-len", "2048").context == 2048
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        (["--max-model-len", "0"], "max-model-len"),
+        (["--max-num-seqs", "0"], "max-num-seqs"),
+        (["--max-num-seqs", "auto"], "max-num-seqs"),
+        (["--max-num-batched-tokens", "0"], "max-num-batched-tokens"),
+        (["--max-num-seqs", "64", "--max-num-batched-tokens", "32"], "max-num-batched-tokens"),
+        (["--kv-cache-dtype", "float32"], "kv-cache-dtype"),
+        (["--dtype", "int8"], "dtype"),
+        (["--tensor-parallel-size", "-1"], "tensor-parallel-size"),
+    ],
+)
+def test_flags_that_vllm_would_not_take(flags: list[str], name: str) -> None:
+    with pytest.raises(UnsupportedError, match=f": {name}: "):
+        answer("Qwen/Qwen3-8B", "--spec-method", "ngram", *flags)
+
+
+def test_requests_are_no_more_than_the_tokens_of_a_batch() -> None:
+    made = answer("Qwen/Qwen3-8B", "--spec-method", "ngram", "--max-num-batched-tokens", "100")
+    assert (made.server.batch, made.server.requests) == (100, 100)
+
+
+def test_an_a100_takes_smaller_batches() -> None:
+    flags = ["Qwen/Qwen3-8B", "--spec-method", "ngram"]
+    told = "on an A100 2048 and 256"
+    large = answer(*flags, gpus=Gpus(1, 80 << 30))
+    assert any(told in remark for remark in large.remarks)
+    seen = answer(*flags, gpus=Gpus(1, 80 << 30, "NVIDIA A100-SXM4-80GB"))
+    assert (seen.server.batch, seen.server.requests) == (2048, 256)
+    for made in (seen, answer(*flags, gpus=Gpus(1, 24 << 30)), answer(*flags)):
+        assert not any(told in remark for remark in made.remarks)
+
+
+def test_whose_home_is_not_known_is_no_fault() -> None:
+    made = answer("~nobody-has-this-name/m", "--spec-model", "~nobody-has-this-name/d")
+    assert made.words[2] == "~nobody-has-this-name/m"
+    assert shlex.split(made.command) == list(made.words)
+
+
+def test_names_of_a_hostile_configuration_stay_on_one_line(folder: Make) -> None:
+    path = folder("m", architectures=["A\n\x1b[31mB"], model_type="x\ny")
+    result = run(str(path), "--method", "mtp")
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert "\x1b" not in result.stderr
+
+
+def test_a_vocabulary_that_is_left_to_the_models_class_is_not_compared(folder: Make) -> None:
+    target, draft = folder("a", vocab_size=None), folder("b")
+    assert answer(str(target), "--spec-model", str(draft)).server.draft is not None
+
+
 def test_every_refusal_is_named_at_once() -> None:
     with pytest.raises(UnsupportedError) as error:
         answer(
@@ -125,6 +239,10 @@ def test_number_formats_change_what_is_counted() -> None:
     plain = stage()
     assert stage("--kv-cache-dtype", "fp8").kv == plain.kv / 2
     assert stage("--dtype", "float32").kv == 2 * plain.kv
+    assert stage("--dtype", "float") == stage("--dtype", "float32")
+    assert stage("--dtype", "half").kv == plain.kv
+    assert stage("--kv-cache-dtype", "turboquant_k8v4").kv == plain.kv * 0.375
+    assert stage("--kv-cache-dtype", "fp8", "--dtype", "float").kv == plain.kv / 2
     assert stage("-q", "fp8").weights < 0.6 * plain.weights
     assert stage("--max-num-batched-tokens", "16K").passes > plain.passes
 
@@ -147,6 +265,16 @@ def test_a_share_of_memory_that_is_none(share: str) -> None:
         (["--spec-method", "ngram", "-tp", "16"], "8 KV heads on 16 GPUs"),
         (["--spec-method", "ngram"], "--per-request-spec-decode-metrics summary"),
         (["--spec-method", "ngram"], "comes from the built-in table"),
+        (["--spec-method", "ngram"], "refuses requests with min_p or logit_bias"),
+        (["--spec-method", "ngram", "--config", "server.yaml"], "--config may say other"),
+        (
+            ["--spec-method", "ngram", "--no-such-thing=1", "--warp"],
+            "has no --no-such-thing, --warp",
+        ),
+        (
+            ["--spec-method", "ngram", "-dp", "2", "--speculative-disable-by-batch-size", "8"],
+            "drops the schedule",
+        ),
     ],
 )
 def test_what_a_person_should_know(words: list[str], said: str) -> None:
@@ -161,6 +289,9 @@ def test_remarks_are_left_out_where_they_do_not_apply() -> None:
         ).remarks
     )  # fmt: skip
     assert "per-request" not in told
+    assert "may say other" not in told
+    assert "would not start" not in told
+    assert "drops the schedule" not in told
     assert "counted with" not in told
     assert "asynchronous" not in told
 

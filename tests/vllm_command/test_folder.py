@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -71,6 +72,13 @@ def test_published_medusa_heads_have_no_kind_and_no_layers(folder: Make) -> None
         ({"sliding_window": 512, "use_sliding_window": False}, 0),
         ({"sliding_window": 512, "model_type": "qwen2"}, 0),
         ({"sliding_window": None}, 0),
+        # left to the model's class: every 6th, 2nd and 4th layer sees all of the text
+        ({"sliding_window": 512, "model_type": "gemma3_text", "num_hidden_layers": 62}, 52),
+        ({"sliding_window": 512, "model_type": "gemma2", "num_hidden_layers": 42}, 21),
+        ({"sliding_window": 512, "model_type": "cohere2", "num_hidden_layers": 40}, 30),
+        ({"sliding_window": 512, "sliding_window_pattern": 4, "num_hidden_layers": 12}, 9),
+        ({"sliding_window": 512, "sliding_window_pattern": "LLLG", "num_hidden_layers": 30}, 23),
+        ({"sliding_window": 512, "sliding_window_pattern": 0}, 2),
     ],
 )
 def test_windows(folder: Make, changed: dict[str, Any], windowed: int) -> None:
@@ -102,10 +110,36 @@ def test_layers_that_keep_a_cache(
         ({"rope_type": "llama3", "factor": 8.0}, 2048),
         ({"type": "yarn", "factor": 4.0}, 2048),
         ({"rope_type": "linear", "factor": 4.0}, 8192),
+        ({"sliding": {"rope_type": "default"}, "full": {"rope_type": "linear", "factor": 2}}, 4096),
+        ({"rope_type": "linear", "factor": float("inf")}, 2048),
+        ({"rope_type": "linear", "factor": float("nan")}, 2048),
+        ({"rope_type": "linear", "factor": 1e300}, 2048),
+        ({"rope_type": "linear", "factor": -2}, 2048),
+        ("linear", 2048),
     ],
 )
 def test_a_stretched_context(folder: Make, rope: dict[str, Any], longest: int) -> None:
     assert read_folder(folder("m", rope_scaling=rope)).longest == longest
+
+
+def test_a_length_that_counts_before_all_others(folder: Make) -> None:
+    assert read_folder(folder("m", model_max_length=8192)).longest == 8192
+    rope = {"rope_type": "linear", "factor": 8.0}
+    scaled = folder("n", model_type="gemma3_text", rope_scaling=rope)
+    assert read_folder(scaled).longest == 2048
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_what_is_served_by_itself_of_a_stretched_model(folder: Make, inside: bool) -> None:
+    rope: dict[str, Any] = {"type": "longrope"}
+    told = {"original_max_position_embeddings": 512}
+    more = {"rope_scaling": {**rope, **told}} if inside else {"rope_scaling": rope, **told}
+    facts = read_folder(folder("m", **more))
+    assert (facts.longest, facts.usual) == (2048, 512)
+    plain = folder("n", original_max_position_embeddings=512)
+    assert read_folder(plain).usual == 0
+    odd = folder("o", original_max_position_embeddings="512", rope_scaling=rope)
+    assert read_folder(odd).usual == 0
 
 
 @pytest.mark.parametrize(
@@ -115,6 +149,24 @@ def test_a_stretched_context(folder: Make, rope: dict[str, Any], longest: int) -
         ({"quant_method": "gptq", "bits": 8}, 1.0234375),
         ({"quant_method": "fp8"}, 1.0),
         ({"quant_method": "unheard-of"}, 2.0),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 4}}},
+            },
+            0.51953125,
+        ),
+        ({"quant_method": "compressed-tensors", "config_groups": [1]}, 2.0),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"a": 1, "b": {"weights": 2}}},
+            2.0,
+        ),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, 1.0),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 0.5625),
+        ({"quant_method": "mxfp4"}, 0.53125),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, 1.0),
+        ({"quant_method": "awq", "bits": 16}, 2.0),
+        ("fp8", 2.0),
     ],
 )
 def test_quantised_weights(folder: Make, config: dict[str, Any], bytes_per_weight: float) -> None:
@@ -136,6 +188,58 @@ def test_numbers_that_cannot_be(folder: Make, key: str, value: object) -> None:
     with pytest.raises(ModelFileError, match=key) as error:
         read_folder(folder("m", **{key: value}))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["num_attention_heads", "hidden_size", "num_hidden_layers"])
+def test_what_is_left_to_the_models_class_is_not_known(folder: Make, key: str) -> None:
+    """As published configurations of Gemma 3 do; vLLM fills it in."""
+    found, missing = find(str(folder("m", **{key: None})))
+    assert found is None
+    assert f"does not say {key}" in missing
+    assert "\n" not in missing
+    found, missing = find(str(folder("n", **{key: [4, 4]})))
+    assert found is None
+    assert f"{key} differs from layer to layer" in missing
+
+
+@pytest.mark.parametrize(
+    "told", ["A\nB", "\x1b[31mred", "x" * 81, "a b", 7, None, ["LlamaForCausalLM"], {"a": "b"}]
+)
+def test_names_that_are_none_are_left_out(folder: Make, told: object) -> None:
+    facts = read_folder(folder("m", architectures=[told], model_type=told))
+    assert (facts.architecture, facts.model_type) == ("", "")
+
+
+@pytest.mark.parametrize("added", [5, "x", {"a": 1}, [1, {"id": "7"}, None]])
+def test_added_tokens_that_are_none(folder: Make, added: object) -> None:
+    path = folder("m", tokens={"a": 0})
+    told = json.loads((path / "tokenizer.json").read_text())
+    (path / "tokenizer.json").write_text(json.dumps({**told, "added_tokens": added}))
+    assert tokens_of(path) == {"a": 0}
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        '{"dtype": "F32", "shape": [NaN], "data_offsets": [0, 4]}',
+        '{"dtype": "F32", "shape": [-4], "data_offsets": [0, 4]}',
+        '{"dtype": "BF16", "shape": [2], "data_offsets": [4, 0]}',
+        '{"dtype": "BF16", "shape": [2], "data_offsets": [0, NaN]}',
+        '{"dtype": "BF16", "shape": [2], "data_offsets": [0, 4.5]}',
+        '{"dtype": "F32", "shape": "ab", "data_offsets": [0, 4]}',
+    ],
+)
+def test_tensors_that_cannot_be(tmp_path: Path, tensor: str) -> None:
+    text = f'{{"w": {tensor}}}'.encode()
+    (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+    with pytest.raises(ModelFileError, match="safetensors"):
+        weight_bytes(tmp_path)
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.safetensors")
+    (tmp_path / "folder.safetensors").mkdir()
+    assert weight_bytes(tmp_path) is None
 
 
 def test_what_is_no_configuration(tmp_path: Path) -> None:

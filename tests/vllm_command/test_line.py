@@ -64,6 +64,17 @@ def test_what_changed_the_text_is_named() -> None:
     assert len(line.remarks) == 2
 
 
+def test_flags_of_older_guides_that_are_not_about_drafting_do_not_stop_the_server() -> None:
+    line = read_line(
+        ["m", "--device", "cuda", "--task=generate", "--enable-reasoning", "--rope-scaling",
+         '{"rope_type": "yarn"}', "--guided_decoding_backend", "xgrammar", "--reasoning-parser",
+         "qwen3", "--disable-mm-preprocessor-cache"]
+    )  # fmt: skip
+    assert line.passed == ("--reasoning-parser", "qwen3")
+    assert any("--hf-overrides" in remark for remark in line.remarks)
+    assert len(line.remarks) == 6
+
+
 @pytest.mark.parametrize("after", [[], ["True"], ["false"]])
 def test_a_flag_with_or_without_a_value(after: list[str]) -> None:
     line = read_line(["m", "--disable-logprobs-during-spec-decoding", *after, "--port", "1"])
@@ -138,6 +149,37 @@ def test_lines_that_make_no_sense(line: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as error:
         read_line(line)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("flag", ["--tensor-parallel", "--max_model", "--speculative-con", "--dty"])
+def test_a_beginning_of_a_flag_is_no_flag(flag: str) -> None:
+    """vLLM takes it for the flag: it would stand beside what is added here, unseen."""
+    for line in (["m", flag, "2"], ["m", f"{flag}=2"]):
+        with pytest.raises(ConfigError, match="write it out"):
+            read_line(line)
+    assert read_line(["m", "--enable-lora=1", "--max-model-length", "2"]).passed[0] == (
+        "--enable-lora=1"
+    )
+
+
+def test_a_key_of_an_object_under_a_key() -> None:
+    line = read_line(["m", "-sc.draft_load_config.load_format", "dummy", "-sc.method=ngram"])
+    assert line.keys == {"draft_load_config": {"load_format": "dummy"}, "method": "ngram"}
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        (["--async-scheduling"], {"async-scheduling"}),
+        (["--async-scheduling", "--no-async-scheduling"], {"no-async-scheduling"}),
+        (["--no_async_scheduling", "--async_scheduling"], {"async-scheduling"}),
+        (["-ep"], {"enable-expert-parallel"}),
+        (["--hf-overrides.a.b=1", "--port=8000"], {"hf-overrides", "port"}),
+        (["--chat-template", "x=--y", "-O3"], {"chat-template"}),
+    ],
+)
+def test_flags_by_their_names(words: list[str], flags: set[str]) -> None:
+    assert read_line(["m", *words]).flags == flags
 
 
 @pytest.mark.parametrize(

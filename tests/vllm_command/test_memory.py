@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentspec.vllm.facts import ModelFacts
+from agentspec.vllm.folder import read_config
 from agentspec.vllm.memory import (
     BLOCK,
     Budget,
@@ -197,7 +198,90 @@ def test_the_longest_fits_and_a_block_more_does_not(
 
 @pytest.mark.parametrize(
     ("gpu", "batch"),
-    [(None, (2048, 256)), (24, (2048, 256)), (80, (8192, 1024)), (180, (16384, 1024))],
-)
+    [
+        (None, (2048, 256)), (69, (2048, 256)), (70, (8192, 1024)), (159, (8192, 1024)),
+        (160, (16384, 1024)),
+    ],
+)  # fmt: skip
 def test_what_vllm_takes_by_itself(gpu: int | None, batch: tuple[int, int]) -> None:
     assert batch_defaults(None if gpu is None else gpu * GIB) == batch
+
+
+def test_an_a100_counts_as_a_smaller_one() -> None:
+    assert batch_defaults(80 * GIB, "NVIDIA A100-SXM4-80GB") == (2048, 256)
+    assert batch_defaults(80 * GIB, "NVIDIA H100 PCIe") == (8192, 1024)
+
+
+def test_only_the_last_stage_samples() -> None:
+    first, last = held(pp=2, requests=256, batch=2048, k=3).stages
+    # one row for each request, and one more where it drafts; 6 bytes a logit
+    assert last.passes - first.passes == 512 * 128256 * 6
+    (few,) = held(requests=256, batch=300, k=3).stages
+    (plain,) = held(requests=256, batch=300).stages
+    assert few.passes - plain.passes == (300 - 256) * 128256 * 6
+
+
+def test_a_pass_of_a_draft_model_takes_room_beside() -> None:
+    (alone,), (both,) = held(batch=100).stages, held(draft=SMALL, batch=100).stages
+    assert both.passes - alone.passes == 100 * 2 * 4 * SMALL.hidden
+
+
+def test_several_gpus_keep_more_in_reserve() -> None:
+    assert held().stages[0].reserve == GIB
+    assert held(tp=2).stages[0].reserve == held(pp=2).stages[0].reserve == 1.5 * GIB
+
+
+# by hand, from what each publisher's config.json says; bytes of a token on one GPU
+@pytest.mark.parametrize(
+    ("name", "tp", "pp", "kv"),
+    [
+        ("meta-llama/Llama-3.3-70B-Instruct", 4, 1, 80 * 2 * 2 * 128 * 2),
+        ("Qwen/Qwen2.5-Coder-32B-Instruct", 2, 1, 64 * 2 * 4 * 128 * 2),
+        ("Qwen/Qwen3-30B-A3B", 1, 1, 48 * 2 * 4 * 128 * 2),
+        ("Qwen/Qwen3-30B-A3B", 8, 1, 48 * 2 * 1 * 128 * 2),
+        ("mistralai/Devstral-Small-2507", 2, 2, 20 * 2 * 4 * 128 * 2),
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", 1, 1, 28 * 2 * 4 * 128 * 2),
+    ],
+)
+def test_cache_of_published_models(name: str, tp: int, pp: int, kv: int) -> None:
+    assert [stage.kv for stage in held(known(name), tp=tp, pp=pp).stages] == [kv] * pp
+
+
+GPT_OSS = {
+    "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "num_hidden_layers": 36,
+    "hidden_size": 2880, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+    "intermediate_size": 2880, "num_local_experts": 128, "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 18, "vocab_size": 201088,
+    "max_position_embeddings": 131072, "quantization_config": {"quant_method": "mxfp4"},
+    "rope_scaling": {"rope_type": "yarn", "factor": 32.0},
+}  # fmt: skip
+DEEPSEEK_V3 = {
+    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3",
+    "num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 128,
+    "num_key_value_heads": 128, "intermediate_size": 18432, "n_routed_experts": 256,
+    "moe_intermediate_size": 2048, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+    "vocab_size": 129280, "max_position_embeddings": 163840, "num_nextn_predict_layers": 1,
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    "rope_scaling": {"type": "yarn", "factor": 40},
+}  # fmt: skip
+
+
+def test_a_model_with_windows_by_hand() -> None:
+    facts = read_config(GPT_OSS, name="m", source="here", loaded=65 * 10**9)
+    made = held(facts, tp=2, batch=8192)
+    (stage,) = made.stages
+    layer = 2 * 4 * 64 * 2
+    assert (stage.kv, stage.window_kv) == (36 * layer, 18 * layer)
+    assert made.request(stage, 131072) == 18 * layer * (131072 + 128 + 8192)
+    assert stage.weights == 65 * 10**9 // 2
+    assert facts.longest == 131072
+
+
+def test_a_model_with_a_latent_by_hand() -> None:
+    facts = read_config(DEEPSEEK_V3, name="m", source="here", loaded=685 * 10**9)
+    (stage,) = held(facts, tp=8).stages
+    assert stage.kv == 61 * 576 * 2
+    assert stage.weights == 685 * 10**9 // 8
+    # data parallel attention on 16 GPUs: experts are 97 % of it
+    (stage,) = held(facts, dp=16).stages
+    assert 685e9 / 16 < stage.weights < 70e9

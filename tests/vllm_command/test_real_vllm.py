@@ -55,6 +55,26 @@ def models(folder: Make) -> dict[str, str]:
             draft_vocab_size=256,
         ),
         "eagle": folder("eagle-heads", num_hidden_layers=1),
+        # names and kinds that vLLM goes by whatever the method
+        "team": folder("eagle-team"),
+        "layers": folder(
+            "own-layers", model_type="glm4_moe", architectures=["Glm4MoeForCausalLM"],
+            num_nextn_predict_layers=1,
+        ),
+        "long": folder(
+            "long", architectures=["Phi3ForCausalLM"], model_type="phi3", pad_token_id=0,
+            max_position_embeddings=8192, original_max_position_embeddings=2048,
+            rope_scaling={
+                "type": "longrope", "short_factor": [1.0] * 32, "long_factor": [1.0] * 32,
+            },
+        ),
+        "told": folder("told", model_max_length=8192),
+        "linear": folder("linear", rope_scaling={"rope_type": "linear", "factor": 4.0}),
+        "windows": folder(
+            "windows", model_type="gemma3_text", architectures=["Gemma3ForCausalLM"],
+            sliding_window=512, num_hidden_layers=13, rope_scaling={"rope_type": "linear",
+            "factor": 8.0},
+        ),
     }  # fmt: skip
     return {name: str(path) for name, path in made.items()}
 
@@ -178,6 +198,24 @@ def test_suffix_is_taken_but_for_the_package_that_is_named(models: dict[str, str
          "only works with method='draft_model'"),
         ({"method": "draft_model"}, "model", "without speculative model"),
         ({"method": "custom_class"}, "model", "requires 'model'"),
+        ({"method": "draft_model", "model": "{draft}", "max_model_len": 0}, "max_model_len",
+         "greater than or equal to 1"),
+        ({"method": "draft_model", "model": "{draft}", "draft_tensor_parallel_size": 0},
+         "draft_tensor_parallel_size", "greater than or equal to 1"),
+        ({"method": "draft_model", "model": "{draft}", "draft_sample_method": "best"},
+         "draft_sample_method", "'greedy' or 'probabilistic'"),
+        ({"method": "draft_model", "model": "{draft}", "rejection_sample_method": "typical"},
+         "rejection_sample_method", "'standard'"),
+        ({"method": "draft_model", "model": "{draft}", "rejection_sample_method": "synthetic"},
+         "rejection_sample_method", "exactly one of"),
+        ({"method": "draft_model", "model": "{draft}", "synthetic_acceptance_length": 2},
+         "synthetic_acceptance_length", "only valid with"),
+        ({"method": "draft_model", "model": "{draft}", "dspark_draft_topk": 4},
+         "dspark_draft_topk", "only supported by DSpark"),
+        ({"method": "draft_model", "model": "{draft}", "kv_cache_dtype": "fp4"},
+         "kv_cache_dtype", "'turboquant_k8v4'"),
+        ({"method": "draft_model", "model": "{draft}", "enforce_eager": "perhaps"},
+         "enforce_eager", "valid boolean"),
     ],
 )  # fmt: skip
 def test_what_is_refused_by_its_name_is_refused_by_vllm(
@@ -200,6 +238,18 @@ def test_what_is_refused_by_its_name_is_refused_by_vllm(
         (["--async-scheduling"], "async-scheduling", "async scheduling is only supported"),
         (["-tp", "3"], "tensor-parallel-size", "divisible by tensor parallel size"),
         (["--max-model-len", "4096"], "max-model-len", "greater than the derived"),
+        (["--max-model-len", "0"], "max-model-len", "positive integer"),
+        (["--max-num-seqs", "0"], "max-num-seqs", "greater than or equal to 1"),
+        (
+            ["--max-num-seqs", "64", "--max-num-batched-tokens", "32"],
+            "max-num-batched-tokens",
+            "must be greater than or equal to max_num_seqs",
+        ),
+        (
+            ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "512"],
+            "max-num-batched-tokens",
+            "smaller than max_model_len",
+        ),
     ],
 )
 def test_flags_that_are_refused(
@@ -212,6 +262,90 @@ def test_flags_that_are_refused(
     with pytest.raises(Exception) as error:
         configured(["vllm", "serve", *words])
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(("model", "method"), [("team", "eagle"), ("layers", "mtp")])
+def test_a_draft_model_is_taken_for_what_its_name_or_kind_says(
+    models: dict[str, str], model: str, method: str
+) -> None:
+    keys = {"method": "draft_model", "model": models[model], "num_speculative_tokens": 3}
+    words = [models["target"], "--speculative-config", json.dumps(keys)]
+    with pytest.raises(UnsupportedError, match=f"for {method} "):
+        compose(read_line(words))
+    assert configured(["vllm", "serve", *words]).speculative_config.method == method
+
+
+@pytest.mark.parametrize("model", ["target", "long", "told", "linear", "windows"])
+def test_the_length_is_the_one_that_vllm_takes(models: dict[str, str], model: str) -> None:
+    made = compose(read_line([models[model], "--spec-method", "ngram"]))
+    assert configured(list(made.words)).model_config.max_model_len == made.context
+
+
+def test_a_length_may_be_stretched(models: dict[str, str]) -> None:
+    made = compose(
+        read_line(
+            [models["target"], "--spec-method", "ngram", "--max-model-len", "4k",
+             "--hf-overrides", '{"max_position_embeddings": 4096}']
+        )
+    )  # fmt: skip
+    assert configured(list(made.words)).model_config.max_model_len == made.context == 4000
+
+
+def test_layers_with_a_window_are_those_of_the_class(models: dict[str, str]) -> None:
+    made = compose(read_line([models["windows"], "--spec-method", "ngram"]))
+    config = configured(list(made.words)).model_config.hf_text_config
+    assert made.server.target is not None
+    assert made.server.target.windowed == config.layer_types.count("sliding_attention")
+
+
+def test_choices_are_those_of_the_release() -> None:
+    from typing import get_args
+
+    from vllm.config.cache import CacheDType
+    from vllm.config.model import _FLOAT16_NOT_SUPPORTED_MODELS, _STR_DTYPE_TO_TORCH_DTYPE
+    from vllm.v1.sample.rejection_sampler import MAX_SPEC_LEN
+
+    from agentspec.adapters.vllm_interface import MOST_VERIFIED
+    from agentspec.vllm.speculation import OLD_RUNNER_MOST
+    from agentspec.vllm.values import BYTES, KV_BYTES, NO_HALF
+
+    assert {"auto", *KV_BYTES} == set(get_args(CacheDType))
+    sizes = {name: kind.itemsize for name, kind in _STR_DTYPE_TO_TORCH_DTYPE.items()}
+    assert sizes == BYTES
+    assert set(NO_HALF) == set(_FLOAT16_NOT_SUPPORTED_MODELS)
+    assert MAX_SPEC_LEN == OLD_RUNNER_MOST == MOST_VERIFIED
+
+
+def test_no_flag_of_vllm_is_the_beginning_of_one_that_is_understood() -> None:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    actions = make_arg_parser(FlexibleArgumentParser())._actions
+    for flag in {name for action in actions for name in action.option_strings}:
+        if flag.startswith("--"):
+            value = [] if flag in ("--help", "--config") else ["x"]
+            if flag not in ("--model", "--speculative-config") and "spec" not in flag:
+                read_line(["m", flag, *value])
+
+
+def test_the_flags_are_those_of_the_parser() -> None:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    from agentspec.vllm.known import FLAGS_KNOWN
+    from agentspec.vllm.retired import FLAGS
+
+    actions = make_arg_parser(FlexibleArgumentParser())._actions
+    names = {name[2:] for each in actions for name in each.option_strings if name[:2] == "--"}
+    assert {n for n in names if not (n.startswith("no-") and n[3:] in names)} == FLAGS_KNOWN
+    assert not names & FLAGS.keys(), "what vLLM has is not gone"
+
+
+def test_a_beginning_of_a_flag_would_be_taken(models: dict[str, str]) -> None:
+    """So it must not be passed on unseen."""
+    keys = '{"method": "ngram", "num_speculative_tokens": 5}'
+    words = [models["target"], "--speculative-config", keys, "--tensor-parallel", "2"]
+    assert configured(["vllm", "serve", *words]).parallel_config.tensor_parallel_size == 2
 
 
 def test_architectures_are_those_of_the_registry() -> None:

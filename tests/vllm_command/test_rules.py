@@ -10,7 +10,8 @@ import pytest
 from agentspec.vllm.facts import ModelFacts
 from agentspec.vllm.folder import read_folder
 from agentspec.vllm.published import find_published, published
-from agentspec.vllm.rules import Server, difference, divides, refusals
+from agentspec.vllm.rules import difference, divides, refusals
+from agentspec.vllm.server import Server
 from agentspec.vllm.speculation import METHODS, OF_TEXT, Speculation
 from tests.vllm_command.folders import Make
 
@@ -92,6 +93,61 @@ def test_what_vllm_serves_is_not_refused(method: str, tp: int) -> None:
         (server(context=8192, more={"max_model_len": 16384}), "max_model_len"),
         (server("medusa", more={"num_speculative_tokens_per_batch_size": [[1, 4, 3]]}),
          "num_speculative_tokens_per_batch_size"),
+        (server("custom_class", k=129), "num_speculative_tokens"),
+        (server("suffix", k=None, more={"suffix_decoding_max_tree_depth": 200}),
+         "num_speculative_tokens"),
+        (server("suffix", k=None, more={"suffix_decoding_max_tree_depth": "deep"}),
+         "suffix_decoding_max_tree_depth"),
+        (server(model="/models/eagle-team/llama"), "method"),
+        (server(draft=replace(SMALL, model_type="qwen3_5")), "method"),
+        (server(draft=replace(SMALL, architecture="Glm4MoeForCausalLM")), "method"),
+        (server(draft=replace(SMALL, model_type="nemotron_h", mtp=1)), "method"),
+        (server(draft=replace(SMALL, model_type="medusa")), "method"),
+        (server("mtp", model="a/b", draft=replace(SMALL, model_type="qwen3_5")), "mtp"),
+        (server(more={"max_model_len": 0}), "max_model_len"),
+        (server(more={"max_model_len": "512k"}), "max_model_len"),
+        (server(more={"draft_tensor_parallel_size": 0}), "draft_tensor_parallel_size"),
+        (server(more={"dspark_draft_topk": 4}), "dspark_draft_topk"),
+        (server("dspark", more={"dspark_draft_topk": 0}), "dspark_draft_topk"),
+        (server(more={"draft_sample_method": "best"}), "draft_sample_method"),
+        (server(more={"rejection_sample_method": "typical"}), "rejection_sample_method"),
+        (server(more={"rejection_sample_method": "synthetic"}), "rejection_sample_method"),
+        (server(more={"synthetic_acceptance_length": 2}), "synthetic_acceptance_length"),
+        (server(more={"synthetic_acceptance_rates": [1.0]}), "synthetic_acceptance_rates"),
+        (server(more={"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 7}),
+         "synthetic_acceptance_length"),
+        (server(k=2, more={"rejection_sample_method": "synthetic",
+                           "synthetic_acceptance_rates": [0.5, 0.6]}),
+         "synthetic_acceptance_rates"),
+        (server(k=2, more={"rejection_sample_method": "synthetic",
+                           "synthetic_acceptance_rates": [1.5, 0.6]}),
+         "synthetic_acceptance_rates"),
+        (server(more={"kv_cache_dtype": "fp4"}), "kv_cache_dtype"),
+        (server(more={"enforce_eager": "perhaps"}), "enforce_eager"),
+        (server("suffix", more={"enable_adaptive_verification": True}),
+         "enable_adaptive_verification"),
+        (server("eagle3", more={"enable_adaptive_verification": True,
+                                "use_local_argmax_reduction": True}),
+         "enable_adaptive_verification"),
+        (server("dspark", pp=2, more={"enable_adaptive_verification": True}),
+         "enable_adaptive_verification"),
+        (server("dspark", lora=True, more={"enable_adaptive_verification": True}),
+         "enable_adaptive_verification"),
+        (server("suffix", flags=frozenset({"logits-processors"})), "logits-processors"),
+        (server("eagle", flags=frozenset({"kv-sharing-fast-prefill"})), "kv-sharing-fast-prefill"),
+        (server(requests=0), "max-num-seqs"),
+        (server("ngram", batch=0), "max-num-batched-tokens"),
+        (server("ngram", batch=32, requests=64), "max-num-batched-tokens"),
+        (server("dflash", k=8, batch=8), "max-num-batched-tokens"),
+        (server("dspark", k=8, batch=7), "max-num-batched-tokens"),
+        (server(k=8, batch=8, more={"parallel_drafting": True}), "max-num-batched-tokens"),
+        (server("ngram", batch=512, context=2048, flags=frozenset({"no-enable-chunked-prefill"})),
+         "max-num-batched-tokens"),
+        (server("ngram", dtype="torch.float16"), "dtype"),
+        (server("ngram", dtype="half", target=replace(LLAMA, model_type="gemma2")), "dtype"),
+        (server("ngram", kv_dtype="FP8"), "kv-cache-dtype"),
+        (server("ngram", tp=4, dp=4, target=replace(known("Qwen/Qwen3-30B-A3B"), expert_ff=520)),
+         "tensor-parallel-size"),
     ],
 )  # fmt: skip
 def test_what_vllm_refuses_is_refused_by_name(made: Server, name: str) -> None:
@@ -123,6 +179,47 @@ def test_schedules_that_are_none(rows: object) -> None:
 def test_a_schedule() -> None:
     rows = [[1, 9, 5], [10, 16, 3], [17, 17, 0]]
     assert names(server(more={"num_speculative_tokens_per_batch_size": rows})) == []
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        server("custom_class", k=128),
+        server("ngram", k=129),
+        server("mtp", model="a/b", k=1, target=replace(LLAMA, hidden=SMALL.hidden),
+               draft=replace(SMALL, model_type="qwen3_5")),
+        server("mtp", model="a/b", k=1, draft=replace(SMALL, model_type="gemma4_assistant")),
+        server(draft=replace(SMALL, model_type="nemotron_h")),
+        server("eagle", model="a/eagle3-heads"),
+        server(more={"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 6}),
+        server(k=2, more={"rejection_sample_method": "synthetic",
+                          "synthetic_acceptance_rates": [1, 0.0]}),
+        server(more={"kv_cache_dtype": "fp8", "enforce_eager": "true", "max_model_len": None}),
+        server("dspark", more={"enable_adaptive_verification": True,
+                               "use_local_argmax_reduction": True}),
+        server("ngram", flags=frozenset({"logits-processors", "kv-sharing-fast-prefill"})),
+        server("ngram", batch=1, requests=1), server(batch=2, requests=2),
+        server("dflash", k=8, batch=9, requests=1), server("dspark", k=8, batch=8, requests=1),
+        server("ngram", batch=2048, context=2048, flags=frozenset({"no-enable-chunked-prefill"})),
+        server("ngram", batch=512, context=2048, flags=frozenset({"enable-chunked-prefill"})),
+        server("ngram", dtype="float", kv_dtype="turboquant_k8v4"),
+        server("ngram", dtype="half"),
+        server("ngram", context=200_000, overridden=True),
+        server("ngram", tp=4, dp=4, target=replace(known("Qwen/Qwen3-30B-A3B"), expert_ff=520),
+               flags=frozenset({"enable-expert-parallel"})),
+        server(draft=replace(SMALL, vocab=0)), server(target=replace(LLAMA, vocab=0)),
+    ],
+)  # fmt: skip
+def test_what_vllm_takes_at_the_edge_is_not_refused(made: Server) -> None:
+    assert names(made) == []
+
+
+def test_a_draft_model_that_is_taken_for_another_thing_says_why() -> None:
+    (named,) = refusals(server(model="/models/eagle-team/llama"))
+    assert "for eagle by its name" in named.text
+    assert "rename it" in named.text
+    (kind,) = refusals(server(model="a/b", draft=replace(SMALL, model_type="qwen3_5")))
+    assert "for mtp as a qwen3_5 model" in kind.text
 
 
 def test_asynchronous_scheduling_goes_with_a_draft_model() -> None:
