@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
@@ -42,15 +43,30 @@ def agentspec_lm(
     `dspy.LM`; DSPy passes on no others, so what `agentspec.complete` knows besides (`speculation`,
     `context`, `min_p`, …) is given as `request`, or in the extensions of a Request's Config.
     `lm.engine.close()` frees what was opened. Errors are DSPy's; nothing is tried again unless
-    `num_retries` says so.
+    `num_retries` says so. DSPy caches answers by `lm.model`, which tells `settings`, `request` and
+    `base_url` apart then; where no model has a name nothing is cached unless `cache=True`.
     """
     source = Source(model, engine=engine, base_url=base_url, **(settings or {}))
+    # answers of a model without a name would be kept as those of any other
+    cache = bool(options.pop("cache", source.name != "local"))
+    more = _told_apart(base_url, settings or {}, request or {}) if cache else ""
     return dspy.LM(
-        f"agentspec/{source.name}",
+        f"agentspec/{source.name}{more}",
         engine=AgentSpecEngine(source, request or {}),
         async_engine=AsyncAgentSpecEngine(source, request or {}),
+        cache=cache,
         **{"num_retries": 0, **options},
     )
+
+
+def _told_apart(base_url: str | None, settings: Mapping[str, Any], request: Any) -> str:
+    """What is added to a name so that DSPy's cache takes no other's answers."""
+    opened = {key: value for key, value in settings.items() if key != "api_key"}
+    given = {"base_url": base_url, "settings": opened, "request": dict(request)}
+    if not any(given.values()):
+        return ""
+    text = json.dumps(given, sort_keys=True, default=str)
+    return f"#{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 class _Shared:
@@ -65,7 +81,8 @@ class _Shared:
         self._options = options
 
     def _asked(self, request: lm15.Request) -> dict[str, Any]:
-        return {**_asked(request), **self._options, **(request.config.extensions or {})}
+        # what a call says goes before what this LM always asks for
+        return {**self._options, **_asked(request), **(request.config.extensions or {})}
 
 
 class AgentSpecEngine(_Shared):

@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, closing, contextmanager
 from typing import Any
 
+from agentspec.adapters import translate
 from agentspec.adapters.source import Answers, Source
 from agentspec.errors import (
     AgentspecError,
+    ConfigError,
     ContextOverflowError,
     EngineClosedError,
     InvalidRequestError,
@@ -50,9 +52,10 @@ class AgentSpecLLM(CustomLLM):  # type: ignore[misc]
 
     It answers with `engine`, which stays the giver's, with the server at `base_url`, or with models
     that are loaded by name when they are first asked for; `settings` are those of `agentspec.load`
-    or `Engine.remote`. A call with `api_base` asks that server. LiteLLM's `timeout` is not counted
-    here: close the stream or cancel the task. Statistics of an answer are in
-    `provider_specific_fields["speculation"]` of its message. Failures are LiteLLM's own.
+    or `Engine.remote`. A call with `api_base` asks that server, one with `api_key` uses that key
+    where a server is asked. LiteLLM's `timeout` is not counted here: close the stream or cancel the
+    task. Statistics of an answer are in `provider_specific_fields["speculation"]` of its message.
+    Failures are LiteLLM's own.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class AgentSpecLLM(CustomLLM):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._source = Source(engine=engine, base_url=base_url, **settings)
+        self._base_url, self._settings = base_url, settings
         self._servers: dict[tuple[str, str | None], Source] = {}
         self._guard = threading.Lock()
 
@@ -111,13 +115,16 @@ class AgentSpecLLM(CustomLLM):  # type: ignore[misc]
     def _of(self, model: str, more: Mapping[str, Any]) -> Source:
         named = None if model == DEFAULT else model
         api_base, api_key = more.get("api_base"), more.get("api_key")
-        if not api_base:
+        url = api_base or self._base_url
+        if not (api_base or (url and api_key)):
             return self._source.of(named)
         with self._guard:
-            key = (api_base, api_key)
+            key = (str(url), api_key)
             if key not in self._servers:
-                settings = {"api_key": api_key} if api_key else {}
-                self._servers[key] = Source(base_url=api_base, **settings)
+                # the key and the other settings of one server are not for another
+                settings = {} if api_base else dict(self._settings)
+                settings |= {"api_key": api_key} if api_key else {}
+                self._servers[key] = Source(base_url=url, **settings)
             return self._servers[key].of(named)
 
 
@@ -152,6 +159,9 @@ def _kinds() -> Iterator[tuple[type[AgentspecError], Any]]:
     yield RequestError, litellm.BadRequestError
     yield ModelNotFoundError, litellm.NotFoundError
     yield EngineClosedError, litellm.ServiceUnavailableError
+    # asking again, as routers do after other failures, would not help
+    yield ConfigError, litellm.BadRequestError
+    yield MissingExtraError, litellm.BadRequestError
 
 
 def _asked(messages: list[Any], optional_params: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,11 +170,10 @@ def _asked(messages: list[Any], optional_params: Mapping[str, Any]) -> dict[str,
     options |= options.pop("extra_body", None) or {}
     for name in _IGNORED:
         options.pop(name, None)
-    if (options.pop("n", None) or 1) != 1:
+    if options.pop("n", None) not in (None, 1):
         raise InvalidRequestError("n must be 1: answers are given one at a time", param="n")
-    if limit := options.pop("max_completion_tokens", None):
-        options["max_tokens"] = limit
-    return {"messages": messages, **{k: v for k, v in options.items() if v is not None}}
+    limit = options.pop("max_completion_tokens", None)
+    return {"messages": messages, **translate.options(options, {"max_tokens": limit})}
 
 
 def _response(completion: Completion) -> ModelResponse:

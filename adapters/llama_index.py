@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, PrivateAttr
 from agentspec.adapters import llama_index_messages as translated
 from agentspec.adapters import translate
 from agentspec.adapters.source import Answers, Source
-from agentspec.errors import MissingExtraError
+from agentspec.errors import ConfigError, MissingExtraError
 from agentspec.wire import Chunk
 
 try:
@@ -73,14 +73,14 @@ class AgentSpecLLM(FunctionCallingLLM):  # type: ignore[misc]
     @property
     def metadata(self) -> LLMMetadata:
         """What LlamaIndex plans with; asking opens no model."""
-        target = getattr(self._source.opened, "target", None)
-        window = self.context_window or getattr(target, "n_ctx", DEFAULT_CONTEXT_WINDOW)
+        source = self._from()
+        window = self.context_window or source.n_ctx or DEFAULT_CONTEXT_WINDOW
         more = {} if self.max_tokens is None else {"num_output": self.max_tokens}
         return LLMMetadata(
             context_window=window,
             is_chat_model=True,
             is_function_calling_model=True,
-            model_name=self._source.name,
+            model_name=source.name,
             **more,
         )
 
@@ -91,17 +91,17 @@ class AgentSpecLLM(FunctionCallingLLM):  # type: ignore[misc]
     @llm_chat_callback()  # type: ignore[untyped-decorator]
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         asked = translated.conversation(messages)
-        return translated.response(self._source.engine().complete(asked, **self._options(kwargs)))
+        return translated.response(self._from().engine().complete(asked, **self._options(kwargs)))
 
     @llm_chat_callback()  # type: ignore[untyped-decorator]
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        asked, engine = translated.conversation(messages), await self._source.aengine()
+        asked, engine = translated.conversation(messages), await self._from().aengine()
         return translated.response(await engine.acomplete(asked, **self._options(kwargs)))
 
     @llm_chat_callback()  # type: ignore[untyped-decorator]
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
         asked = translated.conversation(messages)
-        chunks = self._source.engine().stream(asked, **self._options(kwargs))
+        chunks = self._from().engine().stream(asked, **self._options(kwargs))
 
         def responses() -> ChatResponseGen:
             answer = translated.Streamed()
@@ -116,7 +116,7 @@ class AgentSpecLLM(FunctionCallingLLM):  # type: ignore[misc]
     async def astream_chat(
         self, messages: Sequence[ChatMessage], **kwargs: Any
     ) -> ChatResponseAsyncGen:
-        asked, engine = translated.conversation(messages), await self._source.aengine()
+        asked, engine = translated.conversation(messages), await self._from().aengine()
         chunks = engine.astream(asked, **self._options(kwargs))
 
         async def responses() -> ChatResponseAsyncGen:
@@ -202,5 +202,16 @@ class AgentSpecLLM(FunctionCallingLLM):  # type: ignore[misc]
     def _options(self, call: dict[str, Any]) -> dict[str, Any]:
         """Options of `complete`: the call's, else this LLM's."""
         own = {"temperature": self.temperature, "max_tokens": self.max_tokens}
-        merged = {**own, **self.additional_kwargs, **call}
-        return {name: value for name, value in merged.items() if value is not None}
+        return translate.options(own, self.additional_kwargs, call)
+
+    def _from(self) -> Source:
+        # fields may be set, and a copy may have others than the LLM that made the source
+        return self._source.like(self.model, self.base_url, self.settings)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._source.lent:
+            # LlamaIndex would leave it out, and the copy answer with the configured model
+            raise ConfigError(
+                "an engine that was given cannot be pickled; name the model that is to be opened"
+            )
+        return cast("dict[str, Any]", super().__getstate__())

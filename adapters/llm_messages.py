@@ -5,18 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import llm
-from llm.utils import simplify_usage_dict
-
 from agentspec.adapters import translate
+from agentspec.errors import MissingExtraError
 from agentspec.wire import Chunk, FunctionCall, ToolCall, ToolCallDelta
 
 try:
-    from llm.parts import AttachmentPart, StreamEvent, TextPart, ToolCallPart, ToolResultPart
+    import llm
+    from llm.utils import simplify_usage_dict
+except ModuleNotFoundError as error:
+    raise MissingExtraError("llm", "llm") from error
+
+try:
+    from llm.parts import (
+        AttachmentPart,
+        ReasoningPart,
+        StreamEvent,
+        TextPart,
+        ToolCallPart,
+        ToolResultPart,
+    )
 except ImportError as error:
     old = "this llm has no message parts; agentspec needs 0.32: pip install -U 'llm>=0.32'"
     raise llm.ModelError(old) from error
 
+# what may tell of properties that stand nowhere else
+_OTHER_PROPERTIES = frozenset({
+    "$ref", "additionalProperties", "allOf", "anyOf", "dependentRequired", "dependentSchemas", "if",
+    "oneOf", "patternProperties", "unevaluatedProperties",
+})  # fmt: skip
 _KEPT = ("passes", "drafted", "accepted", "acceptance_length", "tokens_per_second")
 
 
@@ -33,6 +49,7 @@ def request(prompt: Any, options: dict[str, Any]) -> dict[str, Any]:
 def _messages(message: Any) -> Iterator[dict[str, Any]]:
     """A message of llm, of which each result of a tool is one of ours."""
     text = "".join(part.text for part in message.parts if isinstance(part, TextPart))
+    thinking = "".join(part.text for part in message.parts if isinstance(part, ReasoningPart))
     calls = [
         translate.call(part.tool_call_id or "", part.name, part.arguments)
         for part in message.parts
@@ -46,7 +63,8 @@ def _messages(message: Any) -> Iterator[dict[str, Any]]:
         # refused with its place in the conversation
         yield translate.message("user", [{"type": "attachment"}])
     if text or calls or not results:
-        yield translate.message(message.role, text, calls=calls)
+        made = translate.message(message.role, text, calls=calls)
+        yield {**made, "reasoning_content": thinking} if thinking else made
 
 
 def _form(schema: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -65,7 +83,10 @@ def _closed(schema: Any) -> Any:
     made = dict(schema)
     if isinstance(named := made.get("properties"), dict):
         made["properties"] = {name: _closed(one) for name, one in named.items()}
-        if not made.keys() & {"additionalProperties", "patternProperties", "allOf", "$ref"}:
+        spoken_of = (
+            made.keys() & _OTHER_PROPERTIES or set(made.get("required") or ()) - named.keys()
+        )
+        if not spoken_of:
             made["additionalProperties"] = False
     if "items" in made:
         made["items"] = _closed(made["items"])

@@ -8,8 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, cast
 
-from agentspec.adapters.openai_client import openai_client
-from agentspec.adapters.source import Answers
+from agentspec.adapters.openai_client import named_client
 from agentspec.errors import MissingExtraError
 
 try:
@@ -21,27 +20,12 @@ except ImportError as error:
 class AgentSpecModelProvider(ModelProvider):  # type: ignore[misc]
     """`Runner.run(agent, task, run_config=provider.run_config())`, in any event loop.
 
-    What it takes is what `openai_client` takes. Every name of a model is answered by the one that
+    What it takes is what `named_client` takes. Every name of a model is answered by the one that
     it has; a server is told the name. Errors are the SDK's: those of `openai`, and of `agents`.
     """
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str] | None = None,
-        *,
-        engine: Answers | None = None,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        **opened_with: Any,
-    ) -> None:
-        self.client = openai_client(
-            model if base_url is None else None,
-            engine=engine,
-            base_url=base_url,
-            api_key=api_key,
-            **opened_with,
-        )
-        self.model_name = str(model or (engine.model if engine is not None else "local"))
+    def __init__(self, model: str | os.PathLike[str] | None = None, **opened_with: Any) -> None:
+        self.client, self.model_name = named_client(model, **opened_with)
 
     def get_model(self, model_name: str | None) -> OpenAIChatCompletionsModel:
         """The model for an agent; None is the one of this provider."""

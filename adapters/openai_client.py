@@ -10,7 +10,7 @@ from typing import Any
 
 from agentspec.adapters.source import Answers, Source
 from agentspec.api import Engine
-from agentspec.errors import ConfigError, MissingExtraError
+from agentspec.errors import AgentspecError, ConfigError, MissingExtraError, ModelNotFoundError
 
 try:
     import httpx2
@@ -20,12 +20,14 @@ except ModuleNotFoundError as error:
     raise MissingExtraError(str(error.name), "openai-client") from None
 
 from agentspec.server.app import create_app
+from agentspec.server.errors import Failure, body_of
 from agentspec.server.options import ServerOptions
 
 _ADDRESS = "http://localhost/v1"  # a Host that the application lets in
 _KEY_VARIABLE = "AGENTSPEC_API_KEY"
 _NO_KEY = "none"  # the client insists on some text
 _MOST_WAITING = 1 << 20
+_GIVERS = (ConfigError, MissingExtraError)  # mended by whoever gave the settings
 
 _Message = MutableMapping[str, Any]
 
@@ -44,11 +46,13 @@ def openai_client(
     is loaded with `settings` at the first request. With `base_url`, ending in `/v1` or not, it asks
     a running server, `settings` are those of `openai.AsyncOpenAI` and the key is `api_key` or
     $AGENTSPEC_API_KEY. Nothing is tried twice in this process, and it waits as long as an answer
-    takes. Raises ConfigError.
+    takes; a model that cannot be loaded is an error response. Raises ConfigError.
     """
     if base_url is not None:
         if engine is not None:
             raise ConfigError("give an engine or the base_url of a server, not both")
+        if model is not None:
+            raise ConfigError("a server is told the model with each request, not its client")
         url = base_url.rstrip("/").removesuffix("/v1")
         key = api_key or os.environ.get(_KEY_VARIABLE) or _NO_KEY
         return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, **settings)
@@ -64,6 +68,23 @@ def openai_client(
         max_retries=0,
         http_client=httpx2.AsyncClient(transport=transport, timeout=None),
     )
+
+
+def named_client(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    engine: Answers | None = None,
+    base_url: str | None = None,
+    **opened_with: Any,
+) -> tuple[openai.AsyncOpenAI, str]:
+    """A client of `openai_client`, and the name that requests ask for a model by.
+
+    For frameworks whose objects hold both: with a `base_url` the model is one of that server, and
+    "local" where none is named. Raises ConfigError.
+    """
+    loaded = model if base_url is None else None
+    client = openai_client(loaded, engine=engine, base_url=base_url, **opened_with)
+    return client, str(model or (engine.model if engine is not None else "local"))
 
 
 class InProcess(httpx2.AsyncBaseTransport):
@@ -82,9 +103,13 @@ class InProcess(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """The head of the response, its body still to come.
 
-        Raises what loading raises, and httpx2.ReadTimeout and ReadError as any transport does.
+        An error response where loading fails. Raises httpx2.ReadTimeout and ReadError as any
+        transport does.
         """
-        app = self._app(await self._source.aengine())
+        try:
+            app = self._app(await self._source.aengine())
+        except AgentspecError as error:
+            return _refusal(error)
         exchange = _Exchange(app, request, await request.aread())
         self._tasks.add(exchange.task)
         exchange.task.add_done_callback(self._tasks.discard)
@@ -116,6 +141,21 @@ class InProcess(httpx2.AsyncBaseTransport):
         for app in apps:
             app.state.server.stop_all()
         await asyncio.to_thread(self._source.close)
+
+
+def _refusal(error: AgentspecError) -> httpx2.Response:
+    """The failure as a server tells it, which every framework makes an error of its own of.
+
+    What it says may name files: who asks is part of this program.
+    """
+    absent, known = isinstance(error, ModelNotFoundError), isinstance(error, _GIVERS)
+    failure = Failure(
+        404 if absent else 400 if known else 500,
+        str(error),
+        type="invalid_request_error" if absent or known else "server_error",
+        code="model_not_found" if absent else "engine_error",
+    )
+    return httpx2.Response(failure.status, json=body_of(failure, "openai"))
 
 
 class _Exchange(httpx2.AsyncByteStream):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from agentspec.adapters.openai_client import openai_client
-from agentspec.adapters.source import Answers
+from agentspec.adapters.openai_client import named_client
 from agentspec.errors import ConfigError, MissingExtraError
 
 try:
@@ -21,28 +20,12 @@ except ImportError as error:
 class AgentSpecProvider(Provider[AsyncOpenAI]):  # type: ignore[misc]
     """Where the answers come from: give it to `OpenAIChatModel` or `OpenAIResponsesModel`.
 
-    What it takes is what `openai_client` takes. It stays open for any number of runs, in any event
+    What it takes is what `named_client` takes. It stays open for any number of runs, in any event
     loops; `aclose` ends them and frees what it opened.
     """
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str] | None = None,
-        *,
-        engine: Answers | None = None,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        **opened_with: Any,
-    ) -> None:
-        # a server is told the model's name with each request, and opens none
-        self._client = openai_client(
-            model if base_url is None else None,
-            engine=engine,
-            base_url=base_url,
-            api_key=api_key,
-            **opened_with,
-        )
-        self.model_name = str(model or (engine.model if engine is not None else "local"))
+    def __init__(self, model: str | os.PathLike[str] | None = None, **opened_with: Any) -> None:
+        self._client, self.model_name = named_client(model, **opened_with)
 
     @property
     def name(self) -> str:
@@ -110,4 +93,5 @@ class AgentSpecModel(OpenAIChatModel):  # type: ignore[misc]
 
     def _process_provider_details(self, response: Any) -> dict[str, Any]:
         details = super()._process_provider_details(response) or {}
-        return {**details, "speculation": getattr(response, "speculation", None)}
+        told = getattr(response, "speculation", None)  # not every server tells
+        return {**details, "speculation": told} if told else details

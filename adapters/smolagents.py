@@ -8,7 +8,7 @@ from typing import Any
 
 from agentspec.adapters import translate
 from agentspec.adapters.source import Answers, Source
-from agentspec.errors import MissingExtraError
+from agentspec.errors import ConfigError, MissingExtraError
 from agentspec.wire import ToolCall, ToolCallDelta, Usage
 
 try:
@@ -28,13 +28,17 @@ except ImportError as error:
 _SECRETS = frozenset({"api_key"})
 # What JSON Schema has no type for reaches a tool by the name of a variable of the agent's state.
 _NO_JSON_TYPE = frozenset({"any", "audio", "image"})
+_SCHEMAS = frozenset({"additionalProperties", "allOf", "anyOf", "items", "oneOf", "prefixItems"})
+_NAMED_SCHEMAS = frozenset({"$defs", "definitions", "properties"})
+_TEXT = {"type": "text"}
 
 
 class AgentSpecModel(Model):  # type: ignore[misc]
     """A model for `ToolCallingAgent`, `CodeAgent` and everything else that takes a `Model`.
 
     `model_id` is a catalog name or the path of a model; `engine` an engine that stays the giver's;
-    `base_url` a server; `settings` what the engine is loaded or reached with. `options` go with
+    `base_url` a server, which `api_key` is for; `settings` what the engine is loaded or reached
+    with. `options` go with
     every request, as of `agentspec.complete`; smolagents' own keywords (`tool_name_key`, …) are
     taken too. An answer holds one call unless `parallel_tool_calls=True` is among them. The engine
     is opened by the first answer. An answer's `raw` is our `Completion`, its statistics included.
@@ -47,13 +51,16 @@ class AgentSpecModel(Model):  # type: ignore[misc]
         *,
         engine: Answers | None = None,
         base_url: str | None = None,
+        api_key: str | None = None,
         settings: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        self._settings = dict(settings or {})
+        key = {} if api_key is None else {"api_key": api_key}
+        if key and base_url is None:
+            raise ConfigError("an API key is for a server: give its base_url too")
+        self._settings = {**(settings or {}), **key}
         self._base_url = base_url
-        named = None if engine is not None else model_id
-        self._source = Source(named, engine=engine, base_url=base_url, **self._settings)
+        self._source = Source(model_id, engine=engine, base_url=base_url, **self._settings)
         self._named = self._source.name if engine is not None else model_id
         super().__init__(model_id=model_id or self._source.name, **options)
 
@@ -124,12 +131,14 @@ class AgentSpecModel(Model):  # type: ignore[misc]
         kwargs: dict[str, Any],
     ) -> dict[str, Any]:
         """The request in the engine's words, options of the model included."""
-        asked: dict[str, Any] = self._prepare_completion_kwargs(
-            messages=messages,
-            stop_sequences=stop,
-            response_format=response_format,
-            tools_to_call_from=tools,
-            **kwargs,
+        asked = translate.options(
+            self._prepare_completion_kwargs(
+                messages=messages,
+                stop_sequences=stop,
+                response_format=response_format,
+                tools_to_call_from=tools,
+                **kwargs,
+            )
         )
         asked["messages"] = [
             # formatted into a template a role must be its value, which an enum's member is not
@@ -141,17 +150,18 @@ class AgentSpecModel(Model):  # type: ignore[misc]
             # An agent refuses its final answer beside other calls, and a small model that may go on
             # writes the final answer of calls whose results it has not seen.
             asked.setdefault("parallel_tool_calls", False)
-            if asked.get("tool_choice", "auto") not in ("auto", "none"):
-                # The grammar ends such an answer. Stop strings are for agents whose calls are
-                # text; here they could only cut the arguments of a call.
-                asked.pop("stop", None)
+        called = "tools" in asked and asked.get("tool_choice", "auto") not in ("auto", "none")
+        if called or asked.get("response_format", _TEXT) != _TEXT:
+            # The grammar ends such an answer. Stop strings are for agents whose calls are text;
+            # here they could only cut the arguments of a call, or an object.
+            asked.pop("stop", None)
         return asked
 
 
 def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
     parameters = dict(function["parameters"])
     parameters["properties"] = {
-        name: {**schema, "type": _type(schema["type"])} if "type" in schema else schema
+        name: {**_json(schema), **({"type": _type(schema["type"])} if "type" in schema else {})}
         for name, schema in parameters["properties"].items()
     }
     return translate.tool(function["name"], function["description"], parameters)
@@ -161,6 +171,22 @@ def _type(named: str | list[str]) -> str | list[str]:
     if isinstance(named, str):
         return "string" if named in _NO_JSON_TYPE else named
     return list(dict.fromkeys(str(_type(one)) for one in named))
+
+
+def _json(schema: Any) -> Any:
+    """A schema without the words of smolagents: deeper in an argument no state is looked up."""
+    if not isinstance(schema, Mapping):
+        return schema
+    made = dict(schema)
+    kinds = [made["type"]] if isinstance(made.get("type"), str) else made.get("type") or ()
+    if _NO_JSON_TYPE & set(kinds):
+        del made["type"]
+    for key in _SCHEMAS & made.keys():
+        inner = made[key]
+        made[key] = [_json(one) for one in inner] if isinstance(inner, list) else _json(inner)
+    for key in _NAMED_SCHEMAS & made.keys():
+        made[key] = {name: _json(one) for name, one in made[key].items()}
+    return made
 
 
 def _call(call: ToolCall) -> ChatMessageToolCall:

@@ -78,6 +78,12 @@ class Source:
         """The engine if it is open."""
         return self._engine
 
+    @property
+    def n_ctx(self) -> int | None:
+        """The context in tokens, as far as it is known; nothing is opened or asked for it."""
+        told = getattr(self._engine, "target", None) or getattr(self._engine, "known", None)
+        return getattr(told, "n_ctx", None) or None
+
     def engine(self) -> Answers:
         """The engine, opened now if it was not."""
         with self._opening:

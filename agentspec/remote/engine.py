@@ -199,20 +199,25 @@ class RemoteEngine(Closing):
         if told and self._served is None and self._name and self._kind is not None:
             return Served(self._name, kind=self._kind)
         with self._listed(stop):
-            while not self._looking.acquire(timeout=0.1):
-                if stop.is_set():
-                    raise CancelledError("cancelled before the request was sent")
             try:
-                if self._served is not None:
-                    return self._served
-                self._check_open()
-                return self._retries.run(lambda: self._ask(stop), stop)
+                return self._retries.run(lambda: self._found(stop), stop)
             except AgentspecError:
                 if stop.is_set():
                     raise CancelledError("cancelled before the request was sent") from None
                 raise
-            finally:
-                self._looking.release()
+
+    def _found(self, stop: Stop) -> Served:
+        """One try; threads take turns, and those that waited have what the first one found."""
+        while not self._looking.acquire(timeout=0.1):
+            if stop.is_set():
+                raise CancelledError("cancelled before the request was sent")
+        try:
+            if self._served is not None:
+                return self._served
+            self._check_open()
+            return self._ask(stop)
+        finally:
+            self._looking.release()
 
     @contextlib.contextmanager
     def _listed(self, stop: Stop) -> Iterator[None]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import tempfile
+import uuid
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -169,6 +170,37 @@ def test_what_a_config_says_reaches_the_engine(says: Says) -> None:
     once = agentspec_lm(engine=says("They wait."), cache=False, stop=["wait"])
     assert once("Well?") == ["They "]
     assert once("Well?", stop=["y"]) == ["The"]
+
+
+def test_a_call_goes_before_what_is_always_asked_for(says: Says) -> None:
+    lm = agentspec_lm(engine=says("abcdef"), request={"max_tokens": 2})
+    assert lm("Well?") == ["ab"]
+    assert lm("Well?", max_tokens=4) == ["abcd"]
+
+
+def test_no_others_answers_come_out_of_the_cache(
+    says: Says, loads: Callable[..., list[Any]]
+) -> None:
+    text = f"They wait. {uuid.uuid4()}"  # DSPy keeps answers on disk
+
+    def answers(**given: Any) -> Any:
+        return agentspec_lm(**given)(text)
+
+    # engines without a name are told apart by nothing
+    assert answers(engine=says("one")) == ["one"]
+    assert answers(engine=says("two")) == ["two"]
+    made = loads("abcdef")
+    assert answers(model="m") == answers(model="m") == ["abcdef"]
+    assert len(made) == 1
+    assert answers(model="m", request={"max_tokens": 2}) == ["ab"]
+    assert answers(model="m", settings={"template": "chatml"}) == ["abcdef"]
+    assert len(made) == 3
+    url = "http://host/v1"
+    names = {
+        agentspec_lm("m", base_url=url, settings={"api_key": key}).model for key in ("k1", "k2")
+    }
+    assert len(names) == 1
+    assert names.pop() != agentspec_lm("m").model == "agentspec/m"
 
 
 def test_a_program_streams(says: Says) -> None:

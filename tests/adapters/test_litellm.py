@@ -155,10 +155,21 @@ def test_parameters_reach_the_engine(says: Any) -> None:
     plain = ask(engine, speculation=False, extra_body={"top_k": 1})
     stats = plain.choices[0].message.provider_specific_fields["speculation"]
     assert stats["drafted"] == 0
-    with pytest.raises(litellm.BadRequestError, match="n must be 1"):
-        ask(engine, n=2)
+    for number in (0, 2):
+        with pytest.raises(litellm.BadRequestError, match="n must be 1"):
+            ask(engine, n=number)
+    with pytest.raises(litellm.BadRequestError, match="max_tokens"):
+        ask(engine, max_completion_tokens=0)
     with pytest.raises(litellm.BadRequestError, match="tempo is not an option"):
         ask(engine, tempo=1)
+
+
+@pytest.mark.parametrize("given", ["any", "add"])
+def test_a_choice_in_any_words(says: Any, calls: Any, given: str) -> None:
+    pytest.importorskip("llguidance")
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    answer = ask(says(calls("add", {})), tools=tools, tool_choice=given, max_tokens=100)
+    assert [c.function.name for c in answer.choices[0].message.tool_calls] == ["add"]
 
 
 def test_a_schema_is_held(says: Any) -> None:
@@ -182,6 +193,10 @@ def test_failures_are_litellms_own(says: Any, stream: bool) -> None:
         ask(says("x"), temperature=-1, stream=stream)
     register(models_dir="nowhere")
     with pytest.raises(litellm.NotFoundError, match="no model is called 'herons'"):
+        litellm.completion("agentspec/herons", HI, stream=stream)
+    register(AgentSpecLLM(engine=says("x")))
+    register(n_cxt=512)
+    with pytest.raises(litellm.BadRequestError, match="n_cxt"):
         litellm.completion("agentspec/herons", HI, stream=stream)
     register(AgentSpecLLM(engine=says("x")))
     with pytest.raises(litellm.BadRequestError, match="not for other"):
@@ -217,6 +232,15 @@ def test_models_are_loaded_by_name_once_and_servers_are_asked(
     handler.close()
     litellm.completion("agentspec/smollm2-135m", HI)
     assert len(asked) == 4
+    register(base_url="http://y/v1", api_key="ours", timeout=5)
+    for more in ({}, {"api_key": "theirs"}, {"api_base": "http://x/v1"}):
+        litellm.completion("agentspec/m", HI, **more)
+    assert asked[4:] == [
+        ("http://y/v1", "m", {"api_key": "ours", "timeout": 5}),
+        ("http://y/v1", "m", {"api_key": "theirs", "timeout": 5}),
+        # one server's key is not sent to another
+        ("http://x/v1", "m", {}),
+    ]
 
 
 def test_closing_a_stream_stops_the_engine(says: Any, stopped: Any) -> None:
@@ -289,7 +313,7 @@ def test_the_example_reads_a_file(
     file = tmp_path / "README.md"
     file.write_text("Of herons.")
     engine = says("I look." + calls("read", {"path": str(file)}), "It says: Of herons.")
-    main(engine=engine)
+    main("default", engine=engine)
     assert capsys.readouterr().out == "I look.\nIt says: Of herons.\n"
     text = engine.target.tokenizer.decode(engine.tokens).decode()
     assert "Of herons." in text.split("It says")[0]

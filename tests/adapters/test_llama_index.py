@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import pickle
 import sys
 from contextlib import aclosing, closing
 from pathlib import Path
@@ -29,6 +30,7 @@ from agentspec.adapters.llama_index_messages import (
     conversation,
     response,
     selections,
+    tool,
 )
 from agentspec.wire import Chunk, Completion
 
@@ -180,6 +182,16 @@ def test_arguments_are_read_while_a_server_writes_them() -> None:
         selections(last)
 
 
+def test_calls_of_a_server_that_counts_them_from_one() -> None:
+    answer = Streamed()
+    for index in (1, 3):
+        part = {"index": index, "id": f"c{index}", "function": {"name": "add", "arguments": "{}"}}
+        choices = [{"delta": {"tool_calls": [part]}}]
+        last = answer.add(Chunk.model_validate({"id": "x", "choices": choices}))
+    assert last is not None
+    assert [call.tool_id for call in selections(last)] == ["c1", "c3"]
+
+
 def test_completion_is_a_chat_of_one_message(says: Any) -> None:
     llm = AgentSpecLLM(engine=says("abc"))
     assert llm.complete("hi").text == "abc"
@@ -227,6 +239,17 @@ def test_metadata(says: Any) -> None:
     assert about.is_function_calling_model
     assert (about.context_window, about.num_output, about.model_name) == (5000, 100, "local")
     assert AgentSpecLLM(context_window=9000).metadata.context_window == 9000
+
+
+def test_a_choice_in_any_words_comes_with_a_call(says: Any, calls: Any) -> None:
+    pytest.importorskip("llguidance")
+    llm = AgentSpecLLM(engine=says(calls("add", {"a": 1, "b": 2})))
+    for answer in (
+        llm.chat(HI, tools=[tool(ADD)], tool_choice="any"),
+        llm.chat_with_tools([ADD], "hi", tool_choice={"type": "tool", "name": "add"}),
+    ):
+        (call,) = llm.get_tool_calls_from_response(answer)
+        assert call.tool_kwargs == {"a": 1, "b": 2}
 
 
 # -- messages ---------------------------------------------------------------------------------
@@ -346,6 +369,45 @@ def test_a_model_is_loaded_once_and_freed(says: Any, monkeypatch: pytest.MonkeyP
 
 
 # -- stopping ---------------------------------------------------------------------------------
+
+
+def test_fields_may_be_set_later(says: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Any] = []
+
+    def load(model: Any, **settings: Any) -> Any:
+        loaded.append((model, settings))
+        return says(f"I am {model}", model=model)
+
+    monkeypatch.setattr("agentspec.api.Engine.load", load)
+    llm: Any = AgentSpecLLM(model="a", settings={"n_ctx": 64})
+    assert llm.complete("hi").text == "I am a"
+    copy = llm.model_copy(update={"settings": {"n_ctx": 128}})
+    llm.model = "b"
+    assert llm.metadata.model_name == "b"
+    assert llm.complete("hi").text == "I am b"
+    assert asyncio.run(copy.acomplete("hi")).text == "I am a"
+    assert loaded == [("a", {"n_ctx": 64}), ("b", {"n_ctx": 64}), ("a", {"n_ctx": 128})]
+    engines = [source.opened for source in (llm._source, *llm._source._others)]
+    llm.close()
+    for engine in engines:
+        with pytest.raises(errors.EngineClosedError):
+            engine.complete([{"role": "user", "content": "hi"}])
+
+
+def test_what_is_pickled_answers_with_the_same_model(
+    says: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentspec.api.Engine.load", lambda model, **_: says(f"I am {model}"))
+    llm = AgentSpecLLM(model="a", callback_manager=None)
+    assert pickle.loads(pickle.dumps(llm)).complete("hi").text == "I am a"
+    with pytest.raises(errors.ConfigError, match="cannot be pickled"):
+        pickle.dumps(AgentSpecLLM(engine=says("")))
+
+
+def test_keys_are_never_shown() -> None:
+    llm = AgentSpecLLM(base_url="http://host/v1", settings={"api_key": "hush"})
+    for shown in (repr(llm), str(llm), llm.to_json(), str(llm.metadata)):
+        assert "hush" not in shown
 
 
 def test_closing_a_stream_stops_the_engine(says: Any, stopped: Any) -> None:

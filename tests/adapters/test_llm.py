@@ -148,6 +148,39 @@ def test_a_schema_is_held(says: Any, opens: Any) -> None:
     assert set(made) == {"name", "legs"}
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"required": ["a", "b"]},
+        {"anyOf": [{"properties": {"b": {"type": "integer"}}, "required": ["b"]}]},
+        {"oneOf": [{"properties": {"b": {"type": "integer"}}, "required": ["b"]}]},
+    ],
+)
+def test_a_schema_is_not_made_impossible(says: Any, opens: Any, more: Any) -> None:
+    pytest.importorskip("llguidance")
+    opens(says('{"a": 1, "b": 2}'))
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, **more}
+    answer = llm.get_model("agentspec").prompt("Describe it.", schema=schema, max_tokens=200)
+    assert json.loads(answer.text()) == {"a": 1, "b": 2}
+
+
+def test_thinking_goes_back_with_its_answer(says: Any, opens: Any) -> None:
+    from agentspec.adapters.llm_messages import request
+
+    opens(says("Four."))
+    parts = [
+        llm.parts.ReasoningPart(text="hm"),
+        llm.parts.TextPart(text="I add."),
+        llm.parts.ToolCallPart(name="add", arguments={"a": "\ud83d"}, tool_call_id="c1"),
+    ]
+    messages = [llm.user("2 + 2?"), llm.parts.Message(role="assistant", parts=parts)]
+    response = llm.get_model("agentspec").prompt(messages=messages)
+    back = request(response.prompt, {})["messages"][1]
+    assert (back["content"], back["reasoning_content"]) == ("I add.", "hm")
+    # half a character in a call is no end of the conversation
+    assert response.text() == "Four."
+
+
 def test_options_are_checked_and_reach_the_engine(says: Any, opens: Any) -> None:
     opens(says("one, two, three"))
     model = llm.get_model("agentspec")
@@ -289,6 +322,7 @@ def test_the_entry_point_is_this_module_and_registers_without_the_engine() -> No
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_without_llm_the_extra_is_named(absent: Any) -> None:
+@pytest.mark.parametrize("adapter", ["llm", "llm_messages"])
+def test_without_llm_the_extra_is_named(absent: Any, adapter: str) -> None:
     with pytest.raises(MissingExtraError, match=r"llm .*'\.\[llm\]'"):
-        absent("llm", "llm")
+        absent("llm", adapter)

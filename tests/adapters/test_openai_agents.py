@@ -242,6 +242,12 @@ def test_failures_are_the_sdks(says: Says, stream: bool) -> None:
     assert len(engine.target.passes) == 2  # not tried again
 
 
+def test_a_model_that_is_absent_is_the_sdks_error() -> None:
+    provider = AgentSpecModelProvider("./no-such-model.gguf")
+    with pytest.raises(openai.NotFoundError, match=r"no-such-model\.gguf"):
+        run(provider, Runner.run(Agent(name="a"), "Well?", run_config=provider.run_config()))
+
+
 def test_an_agent_over_a_server() -> None:
     pytest.importorskip("uvicorn")
     from scripts.client_scripted import ScriptedServer, call

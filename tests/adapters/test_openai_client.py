@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ pytest.importorskip("openai", minversion="3")
 
 import openai
 
-from agentspec.adapters.openai_client import openai_client
+from agentspec.adapters.openai_client import named_client, openai_client
 from agentspec.errors import ConfigError, MissingExtraError
 from scripts.client_scripted import ScriptedServer, scripted_engine
 from tests.threads import wait_for
@@ -289,6 +290,34 @@ def test_a_model_is_loaded_at_the_first_request_and_freed_at_the_end(
     assert engine.target.closed
 
 
+def test_a_model_that_cannot_be_loaded_is_an_error_response() -> None:
+    def refused(kind: type[openai.APIStatusError], *model: str, **settings: Any) -> Any:
+        client = openai_client(*model, **settings)
+        with pytest.raises(kind) as failed:
+            run(client, lambda: ask(client))
+        return failed.value
+
+    missing = refused(openai.NotFoundError, "./no-such-model.gguf")
+    assert missing.code == "model_not_found"
+    assert "no-such-model.gguf" in str(missing)
+    assert "did you mean n_ctx" in str(refused(openai.BadRequestError, n_cxt=512))
+
+
+def test_a_client_and_the_name_to_ask_it_for(engine: Any) -> None:
+    url = "http://127.0.0.1:8080"
+    for given, name in (
+        ({"model": "m", "base_url": url, "api_key": "k"}, "m"),
+        ({"base_url": url}, "local"),
+        ({"model": Path("m.gguf")}, "m.gguf"),
+        ({"engine": engine}, engine.model),
+        ({}, "local"),
+    ):
+        client, named = named_client(**given)
+        assert named == name
+        assert str(client.base_url).startswith(url if "base_url" in given else "http://localhost/")
+        run(client, lambda: asyncio.sleep(0))
+
+
 @pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
 def test_a_server_is_asked_with_its_own_key(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("uvicorn")
@@ -310,6 +339,8 @@ def test_what_contradicts_itself_is_refused(engine: Any) -> None:
         openai_client(engine=engine, base_url="http://127.0.0.1:8080")
     with pytest.raises(ConfigError, match="not both"):
         openai_client("some-model", engine=engine)
+    with pytest.raises(ConfigError, match="with each request"):
+        openai_client("some-model", base_url="http://127.0.0.1:8080")
     with pytest.raises(ConfigError, match="base_url"):
         openai_client(engine=engine, api_key="some-key")
 

@@ -78,6 +78,8 @@ def test_llama_index(server: Running) -> None:
     assert last.message.content == TEXT
     assert llm.get_tool_calls_from_response(last)[0].tool_kwargs == {"a": 2, "b": 40}
     assert last.raw.speculation.passes > 0
+    # LlamaIndex cuts prompts to what it is told
+    assert llm.metadata.context_window == 1 << 20
     llm.close()
     with pytest.raises(errors.AgentspecError, match="key"):
         AgentSpecLLM(base_url=f"{server.url}/v1", settings={"max_retries": 0}).complete("hi")

@@ -223,6 +223,13 @@ def test_failures_are_pydantic_ais(says: Says, stream: bool) -> None:
     assert len(engine.target.passes) == 2  # not tried again
 
 
+def test_a_model_that_is_absent_is_pydantic_ais_error() -> None:
+    model = AgentSpecModel("./no-such-model.gguf")
+    with pytest.raises(ModelHTTPError, match=r"no-such-model\.gguf") as refused:
+        run(model, Agent(model).run("Well?"))
+    assert refused.value.status_code == 404
+
+
 def test_one_provider_serves_other_models_of_the_framework(says: Says) -> None:
     provider = AgentSpecProvider(engine=says("They wait."))
     agent: Any = Agent(OpenAIChatModel(provider.model_name, provider=provider))

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 pytest.importorskip("smolagents")
 
-from smolagents import CodeAgent, LogLevel, ToolCallingAgent, tool
+from smolagents import CodeAgent, LogLevel, Tool, ToolCallingAgent, tool
 from smolagents.models import ChatMessage, MessageRole, agglomerate_stream_deltas
 from smolagents.utils import AgentGenerationError
 
 from agentspec.adapters.smolagents import AgentSpecModel
-from agentspec.errors import InvalidRequestError, MissingExtraError, UnsupportedError
+from agentspec.errors import ConfigError, InvalidRequestError, MissingExtraError, UnsupportedError
 
 HI = [ChatMessage(role=MessageRole.USER, content=[{"type": "text", "text": "hi"}])]
 
@@ -114,6 +115,24 @@ def test_stop_sequences_end_text_and_never_cut_a_call(says: Any, calls: Any) -> 
     assert worker.run("What do you see?") == text
 
 
+def test_stop_sequences_never_cut_an_object(says: Any) -> None:
+    pytest.importorskip("llguidance")
+    text = '{"thought": "Observation: it waits."}'
+    model = AgentSpecModel(engine=says(text))
+    asked = {"stop_sequences": ["Observation:"], "response_format": {"type": "json_object"}}
+    assert model.generate(HI, **asked).content == text
+    asked["response_format"] = {"type": "text"}
+    assert model.generate(HI, **asked).content == '{"thought": "'
+
+
+@pytest.mark.parametrize("given", ["add", "any", True, {"type": "tool", "name": "add"}])
+def test_a_choice_in_any_words(says: Any, calls: Any, given: Any) -> None:
+    pytest.importorskip("llguidance")
+    model = AgentSpecModel(engine=says(calls("add", {"a": 1, "b": 2})))
+    made = model.generate(HI, tools_to_call_from=[add], tool_choice=given)
+    assert json.loads(made.tool_calls[0].function.arguments) == {"a": 1, "b": 2}
+
+
 def test_a_stream_is_the_answer_in_pieces(says: Any, calls: Any) -> None:
     engine = says("I look.\n" + calls("add", {"a": 1, "b": 2}))
     model = AgentSpecModel(engine=engine)
@@ -146,6 +165,47 @@ def test_what_json_has_no_type_for_is_named(says: Any, calls: Any) -> None:
     answer = calls("describe", {"picture": "image.png"})
     made = AgentSpecModel(engine=says(answer)).generate(HI, tools_to_call_from=[describe])
     assert made.tool_calls[0].function.arguments == '{"picture": "image.png"}'
+
+
+def test_what_json_has_no_type_for_stands_deeper_too(says: Any, calls: Any) -> None:
+    pytest.importorskip("llguidance")
+
+    @tool  # type: ignore[untyped-decorator]
+    def pack(parts: list[Any], names: dict[str, Any], rows: list[list[Any]]) -> str:
+        """Pack things.
+
+        Args:
+            parts: Of any kind.
+            names: By name.
+            rows: In rows.
+        """
+        return "packed"
+
+    arguments = {"parts": [1, "a", {"b": None}], "names": {"type": 2}, "rows": [["c", 3]]}
+    engine = says(calls("pack", arguments), calls("final_answer", {"answer": "done"}))
+    worker = ToolCallingAgent(tools=[pack], model=AgentSpecModel(engine=engine), max_steps=2)
+    assert worker.run("Pack.") == "done"
+    (call,) = worker.memory.steps[1].tool_calls
+    assert call.arguments == arguments
+
+    class Frame(Tool):  # type: ignore[misc]
+        name = "frame"
+        description = "Frame it."
+        inputs: ClassVar[dict[str, Any]] = {
+            "given": {
+                "type": "object",
+                "description": "What.",
+                "properties": {"type": {"type": "image"}, "all": {"anyOf": [{"type": "any"}]}},
+            }
+        }
+        output_type = "string"
+
+        def forward(self, given: Any) -> str:
+            return "framed"
+
+    answer = calls("frame", {"given": {"type": "a.png", "all": 1}})
+    made = AgentSpecModel(engine=says(answer)).generate(HI, tools_to_call_from=[Frame()])
+    assert json.loads(made.tool_calls[0].function.arguments)["given"] == {"type": "a.png", "all": 1}
 
 
 def test_pictures_are_refused_by_name(says: Any) -> None:
@@ -205,6 +265,17 @@ def test_a_model_is_described_and_made_again(loads: Any) -> None:
     again.close()
     secret = AgentSpecModel(base_url="http://x", settings={"api_key": "s"})
     assert secret.to_dict() == {"model_id": None, "base_url": "http://x"}
+    secret = AgentSpecModel(base_url="http://x", api_key="s")
+    assert secret._settings == {"api_key": "s"}
+    assert secret.to_dict() == {"model_id": None, "base_url": "http://x"}
+    assert pickle.loads(pickle.dumps(secret))._source.like(None, "http://x", {"api_key": "s"})
+
+
+def test_what_contradicts_itself_is_refused(says: Any) -> None:
+    with pytest.raises(ConfigError, match="not both"):
+        AgentSpecModel("smollm2-135m", engine=says(""))
+    with pytest.raises(ConfigError, match="base_url"):
+        AgentSpecModel("smollm2-135m", api_key="k")
 
 
 def test_without_smolagents_the_extra_is_named(absent: Any) -> None:
@@ -220,7 +291,7 @@ def test_the_example_counts_lines(
     file = tmp_path / "README.md"
     file.write_text("one\ntwo\n")
     answers = calls("lines", {"path": str(file)}), calls("final_answer", {"answer": "2 lines"})
-    main("How many?", AgentSpecModel(engine=says(*answers)))
+    main(task="How many?", model=AgentSpecModel(engine=says(*answers)))
     assert "Observations: 2\n" in (told := capsys.readouterr().out)
     assert told.endswith("\n2 lines\n")
 
