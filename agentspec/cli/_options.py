@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from agentspec.errors import ConfigError
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _CLOSE = 1.3
@@ -68,10 +70,20 @@ def server_options(command: _Command) -> _Command:
 
 
 def server_key(path: Path | None, url: str) -> str:
-    """The key for a server; one from the environment goes over no foreign wire in the clear."""
+    """The key for a server; one from the environment goes over no foreign wire in the clear.
+
+    Raises ConfigError for a file that cannot be read or is no text.
+    """
     if path is not None:
-        return path.read_text("utf-8").strip()
-    parts = urlsplit(url)
+        try:
+            return path.read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is no text"
+            raise ConfigError(f"{path} cannot be read as a key: {reason}") from None
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""  # whoever opens it says what is wrong
     if parts.scheme != "https" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
         return ""
     return os.environ.get("OPENAI_API_KEY", "")

@@ -18,7 +18,13 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from agentspec.aio import Stop
-from agentspec.errors import AgentspecError, BackendError, ConfigError, InvalidRequestError
+from agentspec.errors import (
+    AgentspecError,
+    BackendError,
+    CancelledError,
+    ConfigError,
+    InvalidRequestError,
+)
 from agentspec.remote.events import MAX_ANSWER, events, object_of, parsed
 from agentspec.remote.overflow import overflow_of
 from agentspec.visible import one_line
@@ -27,9 +33,12 @@ CONNECT, SILENCE = 10.0, 600.0
 """Seconds until a connection stands, and between two pieces of an answer."""
 _FACTS = 30.0
 """Seconds that a list, or the reason of a refusal, may take from its first to its last byte."""
-_LONGEST = 1e9
+_LONGEST = 1e6
+"""Seconds; a socket counts milliseconds in 32 bits."""
 MAX_BODY = 16 << 20
 _MAX_ERROR = 1 << 16
+_LEAST_KEY = 8
+"""Characters of a key that is one; words such as none stand in where a server wants any."""
 _HOST = re.compile(r"[\w.:%-]+")
 _PATH = re.compile(r"[!-~]*")
 
@@ -59,7 +68,7 @@ class Client:
     def connect(self, stop: Stop) -> http.client.HTTPConnection:
         """A connection that stands; it ends, also while it is made, once `stop` is set.
 
-        Raises BackendError.
+        Raises BackendError, CancelledError.
         """
         connection = http.client.HTTPConnection(self._host, self._port)
         try:
@@ -94,6 +103,8 @@ class Client:
                     )
                     stop.tell(partial(shut, sock))
                     sock.do_handshake()
+                if stop.is_set():
+                    raise CancelledError("cancelled before the request was sent")
                 return sock
             except (OSError, ValueError) as error:
                 sock.close()
@@ -251,7 +262,9 @@ class Client:
     def _said(self, text: object, most: int) -> str:
         """What a server says, on one line, without the key that it was sent."""
         said = str(text)
-        return one_line(said.replace(self._key, "…") if self._key else said, most)
+        if len(self._key) >= _LEAST_KEY:
+            said = said.replace(self._key, "…")
+        return one_line(said, most)
 
 
 def _parts_of(url: object) -> SplitResult:
@@ -325,7 +338,8 @@ def _within(seconds: float, sock: socket.socket) -> Iterator[None]:
 def shut(sock: socket.socket) -> None:
     """End what waits for a socket in another thread; closed, it would go on waiting."""
     with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
+        # not by its own method: over TLS that one takes away what the other thread reads with
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def why(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from agentspec.aio import Stop
 from agentspec.errors import AgentspecError
 from agentspec.remote.client import Client
-from agentspec.remote.statistics import Count, counted
+from agentspec.remote.statistics import MOST_POSITIONS, Count, counted
 from agentspec.wire import SpeculationStats
 
 _LINE = re.compile(
@@ -20,7 +20,6 @@ _LINE = re.compile(
     re.MULTILINE,
 )
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_MOST_POSITIONS = 1024
 _SETTLED = 0.1
 _SECONDS = 5.0
 """How long an answer may wait for the counters before and behind it."""
@@ -56,7 +55,7 @@ def counters_of(text: str, model: str) -> Counters | None:
             continue
         if name == "spec_decode_num_accepted_tokens_per_pos":
             position = labels.get("position", "")
-            if position.isdecimal() and int(position) < _MOST_POSITIONS:
+            if position.isdecimal() and int(position) < MOST_POSITIONS:
                 positions[int(position)] = positions.get(int(position), 0) + int(value)
         else:
             sums[name] = sums.get(name, 0.0) + value
@@ -100,7 +99,7 @@ class Watch:
             return None
         except (AgentspecError, OSError, http.client.HTTPException, ValueError):
             return None
-        self._none = found is None
+        self._none = found is None and not stop.is_set()  # cancelled, it may be half of it
         return found
 
     def fill(

@@ -13,14 +13,19 @@ from agentspec.remote.events import model_of
 from agentspec.visible import one_line
 from agentspec.wire import SourceStats, SpeculationStats, Usage, WireModel
 
+MOST_POSITIONS = 1024
+"""Of a draft: no server drafts so far."""
 SERVER = "server"
 """The source of drafts whose proposer the server does not tell."""
+
+
+_TOO_MANY = "what was drafted is not known: the server counts more accepted tokens than drafted"
 
 
 class _Speculative(WireModel):
     """vLLM's `metrics.speculative_decoding`."""
 
-    acceptance_histogram: list[int] = Field(default_factory=list)
+    acceptance_histogram: list[int] = Field(default_factory=list, max_length=MOST_POSITIONS)
     num_spec_steps: int = 0
     num_accepted_draft_tokens: int = 0
     num_draft_tokens: int = 0
@@ -92,6 +97,8 @@ def speculation_of(
         cached_tokens=usage.prompt_tokens_details.cached_tokens,
         generated_tokens=usage.completion_tokens,
     )
+    if own is not None:
+        stats.notes.append(_TOO_MANY)
     timed = _from_timings(stats, model_of(_Timings, last.get("timings")))
     timed = _from_metrics(stats, model_of(_Metrics, last.get("metrics"))) or timed
     details = usage.completion_tokens_details
@@ -161,7 +168,7 @@ def counted(stats: SpeculationStats, count: Count, *, source: str = SERVER) -> N
 def drafted(stats: SpeculationStats, drafted: int, accepted: int, *, source: str) -> bool:
     """Fill in draft tokens and accepted ones; False where there are none, or none that can be."""
     if accepted > drafted:
-        stats.notes.append("what was drafted is not known: the server counts more accepted tokens")
+        stats.notes.append(_TOO_MANY)
         return False
     stats.drafted, stats.accepted = drafted, accepted
     if drafted:

@@ -103,7 +103,7 @@ def test_an_answer_in_pieces(server: Server) -> None:
         delta(content="llo"),
         STOP,
         {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2},
-         "speculation": {"passes": 1, "accepted": 1}},
+         "speculation": {"passes": 1, "drafted": 2, "accepted": 1}},
     )  # fmt: skip
     *given, last = pieces(server, temperature=0.5)
     assert given == [ThinkingPiece("hm"), TextPiece("he"), TextPiece("llo")]

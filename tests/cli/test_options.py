@@ -1,12 +1,15 @@
-"""The bar of long commands: what it says of the time that is left."""
+"""The bar of long commands, and keys of servers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from agentspec.cli import main
 from agentspec.cli._options import StepBar
 
 
@@ -57,3 +60,20 @@ def test_steps_that_come_in_heaps(
     assert lines[2] == "train: 500 of 1000, 60 s"
     assert lines[3].endswith(" s left")
     assert lines[5] == "train: 1000 of 1000, 120 s"
+
+
+def test_a_key_that_cannot_be_read_and_a_url_that_is_none(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(b"\xff\xfesecret")
+    for args, said in (
+        (["--base-url", "http://127.0.0.1:9/v1", "--api-key-file", str(key)], "it is no text"),
+        (["--base-url", "http://[::1/v1"], "the base URL is none"),
+        (["--base-url", "http://me:hunter2@x/v1"], "the base URL is none"),
+    ):
+        for command in (["complete", "hi"], ["chat", "-p", "hi"]):
+            result = CliRunner().invoke(main, [*command, *args])
+            assert result.exit_code != 0
+            assert said in result.stderr
+            assert isinstance(result.exception, SystemExit)
+            assert "secret" not in result.output
+            assert "hunter2" not in result.output

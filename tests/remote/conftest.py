@@ -75,11 +75,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.paths.append(self.path)
         self.server.keys.append(self.headers["Authorization"])
-        if self.path == "/metrics" and isinstance(self.server.metrics, Reply):
-            self.give(self.server.metrics)
-            return
         if self.path == "/metrics":
             found = self.server.metrics
+            if isinstance(found, Reply):
+                self.give(found)
+                return
             text = (found.pop(0) if len(found) > 1 else found[0]) if found else ""
             self.send_response(200 if found else 404)
         elif isinstance(self.server.models, Reply):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from agentspec.errors import AgentspecError, BackendError
-from agentspec.remote import engine as remote_engine
+from agentspec.remote import client
 from agentspec.remote.engine import RemoteEngine
 from agentspec.remote.events import events
 from tests.assistant.test_broken_http_model import CHUNKS
@@ -195,7 +195,9 @@ def test_a_line_or_an_answer_without_an_end(
     fake.replies = [Reply(b"data: ", *[b"x" * (1 << 20)] * 17)]
     with pytest.raises(BackendError, match="too long"):
         remote().complete(HI)
-    monkeypatch.setattr(remote_engine, "events", lambda response: events(response, most=10_000))
+    monkeypatch.setattr(
+        client, "events", lambda response, most: events(response, most=min(most, 10_000))
+    )
     fake.say(*[delta(content="x" * 1000)] * 20)
     with pytest.raises(BackendError, match="too long"):
         remote().complete(HI)

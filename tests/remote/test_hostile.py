@@ -329,7 +329,7 @@ def test_prompts_that_do_not_fit(
         assert (caught.value.n_prompt, caught.value.n_ctx) == (n_prompt, n_ctx)
         said = str(caught.value)
         assert str(n_ctx) in said
-        assert (str(n_prompt) in said) == (n_prompt > 0)
+        assert (f"has {n_prompt} tokens" in said) == (n_prompt > 0)
         assert "-" not in said
 
 
@@ -401,6 +401,11 @@ def test_times_to_wait_that_are_none(value: str) -> None:
 # -- time -------------------------------------------------------------------------------------
 
 
+def drip(piece: bytes) -> list[Part]:
+    """A little every moment, for 20 s."""
+    return [piece, 0.05] * 400
+
+
 @contextmanager
 def listening() -> Iterator[tuple[str, socket.socket]]:
     """A port that takes connections and says nothing."""
@@ -419,11 +424,38 @@ def soon(run: Callable[[], Any], engine: RemoteEngine, how: str = "cancel") -> f
     return time.monotonic() - begun
 
 
+def test_a_cancel_before_the_connection_stands_is_heard(fake: Fake, remote: Remote) -> None:
+    silent = threading.Event()
+    fake.replies = [Reply(silent)]
+    stop = Stop()
+    stop.set()
+    with pytest.raises((CancelledError, BackendError)):
+        Client(fake.url).connect(stop)
+    silent.set()
+
+
 @pytest.mark.parametrize("how", ["cancel", "close"])
 def test_cancelling_while_the_list_of_models_does_not_come(how: str) -> None:
     with listening() as (url, _):
         engine = Engine.remote(url, "m")
         assert soon(lambda: engine.complete(HI), engine, how) < 5
+
+
+def test_threads_do_not_wait_for_each_others_tries() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+    engine = Engine.remote(url, max_retries=2)  # nobody listens there any more
+
+    def ask() -> None:
+        with pytest.raises(BackendError, match="no server answers"):
+            engine.complete(HI)
+
+    begun = time.monotonic()
+    threads = [start(ask) for _ in range(12)]
+    for thread in threads:
+        thread.join(30)
+    # one after the other they would take 9 s at least
+    assert time.monotonic() - begun < 7
 
 
 def test_cancelling_a_task_while_the_list_of_models_does_not_come() -> None:
@@ -455,7 +487,7 @@ def test_counters_that_do_not_come_hold_no_answer_up(
     fake: Fake, remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agentspec.remote.counters._SECONDS", 0.3, raising=False)
-    fake.metrics = Reply(*[b"# x\n", 0.05] * 400)
+    fake.metrics = Reply(*drip(b"# x\n"))
     begun = time.monotonic()
     engine = remote()
     assert engine.complete(HI).text == "hi"
@@ -467,7 +499,7 @@ def test_facts_that_come_byte_by_byte_have_an_end(
     fake: Fake, remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agentspec.remote.client._FACTS", 0.5)
-    fake.models = Reply(*[b" ", 0.05] * 400, Content_Type="application/json")
+    fake.models = Reply(*drip(b" "), Content_Type="application/json")
     begun = time.monotonic()
     with pytest.raises(BackendError, match="cannot be read"):
         _ = remote(model=None).model
@@ -478,7 +510,7 @@ def test_a_refusal_that_comes_byte_by_byte_has_an_end(
     fake: Fake, remote: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agentspec.remote.client._FACTS", 0.5)
-    fake.replies = [Reply(*[b"x", 0.05] * 400, status=500)]
+    fake.replies = [Reply(*drip(b"x"), status=500)]
     begun = time.monotonic()
     with pytest.raises(BackendError, match="500"):
         remote().complete(HI)

@@ -40,9 +40,17 @@ def asked(fake: Fake, remote: Remote, **last: Any) -> SpeculationStats:
 
 
 def metrics(
-    drafts: int, drafted: int, accepted: int, generated: int, per_pos: dict[int, int], **more: int
+    drafts: int,
+    drafted: int,
+    accepted: int,
+    generated: int,
+    per_pos: dict[int, int],
+    *,
+    timed: tuple[int, int] | None = None,
 ) -> str:
+    """The counters; `timed` are how many first tokens and later passes were timed."""
     label = 'engine="0",model_name="m"'
+    names = ("time_to_first_token", "inter_token_latency")
     rows = [
         "# HELP vllm:spec_decode_num_drafts_total Number of spec decoding drafts.",
         "# TYPE vllm:spec_decode_num_drafts_total counter",
@@ -58,6 +66,11 @@ def metrics(
         'vllm:request_success_total{engine="0",model_name="other {x}"} NaN',
         'vllm:inter_token_latency_seconds_sum{engine="0",model_name="m"} 7.5e-05',
         f"vllm:kv_cache_usage_perc{{{label}}} -0.0 1700000000000",
+        *(
+            f"vllm:{name}_seconds_{what}{{{label}}} {n}.0"
+            for name, n in zip(names, timed or (), strict=False)
+            for what in ("count", "created")
+        ),
     ]
     return "\n".join(rows) + "\n"
 
@@ -131,6 +144,9 @@ def test_of_openai(fake: Fake, remote: Remote) -> None:
     found = asked(fake, remote, usage=usage)
     assert (found.drafted, found.accepted, found.cached_tokens) == (8, 6, 16)
     assert found.sources["predicted"].drafted == 8
+    # what was rejected is counted as generated there
+    assert (found.passes, found.acceptance_length) == (0, 0.0)
+    assert "passes are not known" in " ".join(found.notes)
     assert fake.paths == ["/v1/models", "/v1/chat/completions"]
 
 
@@ -144,6 +160,104 @@ def test_of_the_counters_of_vllm(fake: Fake, remote: Remote) -> None:
     assert (found.accepted_per_position, found.passes) == ([2, 2, 1], 5)
     assert "wrong where others used it" in " ".join(found.notes)
     assert fake.paths.count("/metrics") == 2
+
+
+EIGHT = dict.fromkeys(range(8), 0)
+
+
+def test_passes_are_those_that_the_server_timed(fake: Fake, remote: Remote) -> None:
+    # two passes of which the last accepted 8 tokens, 7 of them behind the end
+    fake.metrics = [
+        metrics(5, 40, 20, 100, EIGHT, timed=(3, 50)),
+        metrics(7, 56, 32, 110, {**EIGHT, 0: 2, 1: 2, 2: 2, 3: 2}, timed=(4, 53)),
+    ]
+    found = asked(fake, remote)
+    assert (found.passes, found.acceptance_length, found.accepted) == (4, 2.5, 12)
+    assert "passes" not in " ".join(found.notes)
+
+
+def test_passes_that_were_not_timed_are_bounded(fake: Fake, remote: Remote) -> None:
+    # 10 tokens - 12 accepted ones; one pass gives no more than 4 + 1, and the first had no draft
+    after = {**EIGHT, 0: 3, 1: 3, 2: 3, 3: 3}
+    fake.metrics = [metrics(5, 40, 20, 100, EIGHT), metrics(8, 56, 32, 110, after)]
+    found = asked(fake, remote)
+    assert found.passes == 0  # 12 accepted, and no more than 4 of them behind the end
+    assert "counts do not fit" in found.notes[-2]
+    fake.metrics = [metrics(5, 40, 20, 100, EIGHT), metrics(7, 56, 28, 110, {**EIGHT, 0: 2, 7: 1})]
+    found = asked(fake, remote)
+    assert (found.passes, found.acceptance_length) == (3, 10 / 3)
+    assert "passes are 3 to 10" in found.notes[-2]
+
+
+@pytest.mark.parametrize("timed", [None, (1, 7)])
+def test_no_more_tokens_a_pass_than_a_draft_and_one(
+    fake: Fake, remote: Remote, timed: tuple[int, int] | None
+) -> None:
+    # seen of vLLM: 64 tokens - 58 accepted ones are 6 passes, 10.7 tokens each where 9 are possible
+    full = dict.fromkeys(range(8), 7)
+    fake.metrics = [
+        metrics(0, 0, 0, 0, EIGHT, timed=timed and (0, 0)),
+        metrics(7, 58, 58, 64, {**full, 0: 9}, timed=timed),
+    ]
+    fake.say(
+        delta(content="hi"), STOP, {"choices": [], "usage": {**USAGE, "completion_tokens": 64}}
+    )
+    found = remote().complete(HI).speculation
+    assert found is not None
+    assert (found.passes, found.acceptance_length) == (8, 8.0)
+    assert ("passes are 8 to 14" in " ".join(found.notes)) == (timed is None)
+
+
+@pytest.mark.parametrize(
+    ("histogram", "steps", "passes", "note"),
+    [
+        # the end may lie in any of them: 10 tokens, 7 accepted, at most 4 of them behind it
+        ([1, 0, 0, 1, 1], 3, 4, "passes are 4 to 7"),
+        # no pass accepted anything: nothing can lie behind the end
+        ([3, 0, 0, 0, 0], 3, 10, ""),
+        # counts of another answer
+        ([0, 0, 0, 0, 9], 9, 0, "do not fit"),
+    ],
+)
+def test_passes_of_vllm_with_metrics_of_the_request(
+    fake: Fake, remote: Remote, histogram: list[int], steps: int, passes: int, note: str
+) -> None:
+    accepted = sum(n * count for n, count in enumerate(histogram))
+    found = asked(
+        fake,
+        remote,
+        metrics={
+            "speculative_decoding": {
+                "acceptance_histogram": histogram,
+                "num_spec_steps": steps,
+                "num_accepted_draft_tokens": accepted,
+                "num_draft_tokens": 4 * steps,
+            }
+        },
+    )
+    assert (found.passes, found.accepted) == (passes, accepted)
+    assert note in " ".join(found.notes)
+    assert ("passes" in " ".join(found.notes)) == bool(note)
+
+
+def test_counters_that_hold_less_than_the_answer(fake: Fake, remote: Remote) -> None:
+    fake.metrics = [metrics(0, 0, 0, 0, {}), metrics(1, 5, 3, 7, {})]
+    found = asked(fake, remote)
+    assert (found.passes, found.drafted) == (0, 0)
+    assert "had not counted all of it" in found.notes[-1]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"timings": {"predicted_n": 10, "draft_n": 5, "draft_n_accepted": 9}},
+        {"metrics": {"speculative_decoding": {"num_accepted_draft_tokens": 5}}},
+        {"speculation": {"drafted": 1, "accepted": 5, "acceptance_rate": 5.0}},
+    ],
+)
+def test_more_accepted_than_drafted_cannot_be(fake: Fake, remote: Remote, last: Any) -> None:
+    found = asked(fake, remote, **last)
+    assert (found.drafted, found.acceptance_rate, found.acceptance_length) == (0, 0.0, 0.0)
 
 
 def test_the_assistants_model_reads_the_same(fake: Fake) -> None:
@@ -210,7 +324,7 @@ def test_counters_of_engines_that_share_the_work_are_added_up() -> None:
     one = metrics(1, 5, 3, 7, {0: 2})
     two = one.replace('engine="0"', 'engine="1"')
     other = one.replace('"m"', '"x"')
-    assert counters_of(one + two + other, "m") == Counters(10, 6, 14, {0: 4})
+    assert counters_of(one + two + other, "m") == Counters(10, 6, 14, {0: 4}, 2)
     assert counters_of("", "m") is None
     assert counters_of("vllm:spec_decode_num_draft_tokens_total NaN", "m") is None
     assert counters_of("vllm:spec_decode_num_draft_tokens 5", "m") == Counters(5)
