@@ -4,15 +4,40 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from agentspec.errors import InvalidRequestError
+from agentspec.errors import InvalidRequestError, line_of
+from agentspec.wire import MAX_DEPTH
 
+MAX_FILE = 1 << 30
+"""Bytes of a file, unpacked."""
 _ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
+
+
+def clean(text: str) -> str:
+    """Valid Unicode: halves of pairs, and bytes of a file's name that are no text, are replaced."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def is_shallow(value: object) -> bool:
+    """Whether JSON is nested so little that whoever copies or writes it can."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, (list, dict))
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +78,8 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for path in paths:
-        if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if p.name.endswith(".jsonl.gz"))
-            inside = inside or sorted(p for p in path.iterdir() if p.name.endswith(_ENDINGS))
+        if os.path.isdir(path):
+            inside = _inside(path, (".jsonl.gz",)) or _inside(path, _ENDINGS)
             if not inside:
                 raise InvalidRequestError(f"{path} holds no .jsonl or .json file")
             found += inside
@@ -66,6 +90,14 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
         if seen.setdefault(path.name, path) is not path:
             raise InvalidRequestError(f"{path} and {seen[path.name]} have the same name")
     return found
+
+
+def _inside(folder: Path, endings: tuple[str, ...]) -> list[Path]:
+    """Its files of these names; folders and pipes of such a name are none."""
+    try:
+        return sorted(p for p in folder.iterdir() if p.name.endswith(endings) and p.is_file())
+    except OSError as error:
+        raise InvalidRequestError(f"{folder} cannot be read: {line_of(error)}") from None
 
 
 def read_sample(path: Path) -> list[tuple[str, str]]:
@@ -110,7 +142,9 @@ def read_recordings(
 
 def _read(path: Path) -> Iterator[Recording]:
     name = path.name
-    source = next((name.removesuffix(e) for e in reversed(_ENDINGS) if name.endswith(e)), name)
+    source = clean(
+        next((name.removesuffix(e) for e in reversed(_ENDINGS) if name.endswith(e)), name)
+    )
     for number, data in _documents(path):
         where = f"{name}:{number}"
         if isinstance(data, list):
@@ -122,7 +156,9 @@ def _read(path: Path) -> Iterator[Recording]:
         tools = data.get("tools") or []
         if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
             raise InvalidRequestError(f"{where}: tools is not a list of objects")
-        label = str(id) if id is not None else f"{source}-{number}"
+        if not is_shallow(tools):
+            raise InvalidRequestError(f"{where}: tools are nested too deeply")
+        label = clean(str(id)) if isinstance(id, (str, int)) else f"{source}-{number}"
         yield Recording(label, source, where, messages, tuple(tools))
 
 
@@ -168,10 +204,14 @@ def _parsed(text: str, name: str, number: int | None) -> Any:
 
 def _text(path: Path) -> str:
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE + 1)
         if raw[:2] == b"\x1f\x8b":
-            raw = gzip.decompress(raw)
-        return raw.decode("utf-8")
+            with gzip.open(BytesIO(raw)) as packed:
+                raw = packed.read(MAX_FILE + 1)
+        if len(raw) > MAX_FILE:
+            raise InvalidRequestError(f"{path.name} has more than {MAX_FILE >> 20} MiB; split it")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise InvalidRequestError(f"{path.name}:{line} is not UTF-8: {error.reason}") from None
@@ -205,6 +245,8 @@ def _message(data: Any, where: str, index: int) -> Said:
         if not isinstance(call, dict):
             raise wrong("has a tool call that is not an object")
         made.append(_call(call, wrong("has a tool call without a name")))
+        if not is_shallow(made[-1].arguments):
+            raise wrong("has a tool call whose arguments are nested too deeply")
     return Said(role, content or "", tuple(made))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agentspec.errors import InvalidRequestError
 from agentspec.replay.logs import bench, claude_code, codex, opencode, swe_agent
-from agentspec.replay.logs.files import Files, Form
+from agentspec.replay.logs.files import Files, Form, called
 from agentspec.replay.recording import Recording
 
 FORMS: dict[str, Form] = {
@@ -32,7 +32,7 @@ class Logs:
 
 def detect(path: Path) -> Form | None:
     """The format of a log file, or of the logs in a folder and below; None for anything else."""
-    if path.is_dir() and opencode.storage(path) is not None:
+    if opencode.storage(path) is not None:
         return opencode.FORM
     files = Files(path)
     for number, file in enumerate(files.named(*_ENDINGS)):
@@ -65,7 +65,7 @@ def read_logs(paths: Sequence[Path], form: Form) -> Logs:
                 found.append((talk.begun, recording))
         notes += files.notes()
     if not found:
-        names = ", ".join(path.name for path in paths)
+        names = ", ".join(map(called, paths))
         left = f"; {'; '.join(notes)}" if notes else ""
         raise InvalidRequestError(f"{names} holds no conversation of {form.name}{left}")
     found.sort(key=lambda one: one[0])

@@ -83,16 +83,20 @@ def _record(line: Mapping[str, Any], number: int, parent: int | None) -> _Record
     content = message.get("content")
     blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
     record.role = line["type"]
-    record.answer = str(message.get("id") or number) if record.role == "assistant" else ""
+    record.answer = _id(message.get("id")) or str(number) if record.role == "assistant" else ""
     record.blocks = [_kept(block) for block in blocks if isinstance(block, dict)]
     return record
+
+
+def _id(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _kept(block: Mapping[str, Any]) -> Mapping[str, Any]:
     """A block without images and signatures, which may be large."""
     kept = {k: block[k] for k in ("type", "text", "name", "input", "id") if k in block}
     if block.get("type") == "tool_result":
-        kept |= {"id": str(block.get("tool_use_id")), "text": text_of(block.get("content"))}
+        kept |= {"id": _id(block.get("tool_use_id")), "text": text_of(block.get("content"))}
     return kept
 
 
@@ -121,7 +125,7 @@ def _tell(talk: Talk, records: Sequence[_Record], tree: Sequence[int]) -> None:
                     talk.say(block.get("text"))
                 elif block.get("type") == "tool_use":
                     talk.call(block.get("name"), block.get("input"))
-                    open_calls.add(str(block.get("id")))
+                    open_calls.add(_id(block.get("id")))
             continue
         for block in records[n].blocks:
             if block.get("type") == "tool_result":

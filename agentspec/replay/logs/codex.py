@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.replay.logs.files import Files, Form
-from agentspec.replay.logs.talk import Talk, text_of
+from agentspec.replay.logs.talk import Talk, text_of, time_of
 
 _ENVELOPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 _CALLS = ("function_call", "custom_tool_call", "local_shell_call")
@@ -30,11 +30,11 @@ def _read(files: Files) -> Iterator[Talk]:
 
 
 def _talks(files: Files, file: Path) -> Iterator[Talk]:
-    where, begun, told = files.where(file), None, False
+    where, begun, told = files.where(file), "", False
     talk, parts = Talk(file.stem, where), 1
     for line in files.lines(file):
         kind, payload = line.get("type"), line.get("payload")
-        begun = begun or line.get("timestamp")
+        begun = begun or time_of(line.get("timestamp"))
         if kind == "compacted" and isinstance(payload, dict):
             yield talk
             parts += 1
@@ -51,7 +51,7 @@ def _talks(files: Files, file: Path) -> Iterator[Talk]:
                 talk.hear("system", given.get("text") if isinstance(given, dict) else given)
             told = True  # a session that goes on from another repeats that one's
         elif kind == "response_item" or "payload" not in line:
-            talk.begun = talk.begun or str(begun or "")
+            talk.begun = talk.begun or begun
             _hear(talk, payload if kind == "response_item" else line)
     yield talk
 

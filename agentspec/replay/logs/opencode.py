@@ -9,6 +9,7 @@ messages and parts as one document with `opencode export`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os.path import isdir, islink
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def storage(path: Path) -> Path | None:
     tried = [path, path / "storage", path / "session", path / "storage" / "session"]
     for folder in tried:
         inside = [folder, folder / "message", folder / "part"]
-        if all(one.is_dir() and (one == path or not one.is_symlink()) for one in inside):
+        if all(isdir(one) and (one == path or not islink(one)) for one in inside):
             return folder
     return None
 
@@ -34,7 +35,7 @@ def _claims(record: Mapping[str, Any]) -> bool:
 
 
 def _read(files: Files) -> Iterator[Talk]:
-    root = storage(files.root) if files.root.is_dir() else None
+    root = storage(files.root)
     if root is not None:
         yield from _stored(files, root)
         return
@@ -42,7 +43,7 @@ def _read(files: Files) -> Iterator[Talk]:
         document = files.document(file)
         if isinstance(document, dict) and _claims(document):
             info = document["info"]
-            yield _talk(str(info.get("id") or file.stem), files.where(file), document["messages"])
+            yield _talk(_id(info) or file.stem, files.where(file), document["messages"])
 
 
 def _stored(files: Files, root: Path) -> Iterator[Talk]:
@@ -72,11 +73,11 @@ def _talk(id: str, where: str, messages: Iterable[Any]) -> Talk:
         for one in messages
         if isinstance(one, dict) and isinstance(one.get("info"), dict)
     ]
-    told.sort(key=lambda one: (_created(one[0]), str(one[0].get("id"))))
+    told.sort(key=lambda one: (_created(one[0]), _id(one[0])))
     talk = Talk(id, where, _created(told[0][0]) if told else None)
     for info, parts in told:
         kept = [one for one in parts if isinstance(one, dict)] if isinstance(parts, list) else []
-        kept.sort(key=lambda part: str(part.get("id")))
+        kept.sort(key=_id)
         if info.get("role") == "assistant":
             _answer(talk, kept)
         else:
@@ -106,6 +107,11 @@ def _answer(talk: Talk, parts: Sequence[Mapping[str, Any]]) -> None:
             given = state.get("error") if state.get("status") == "error" else state.get("output")
             results.append(given if isinstance(given, str) else "")
     end()
+
+
+def _id(value: Mapping[str, Any]) -> str:
+    id = value.get("id")
+    return id if isinstance(id, str) else ""
 
 
 def _created(info: Mapping[str, Any]) -> int:

@@ -14,10 +14,11 @@ from agentspec.replay.logs.talk import Talk
 
 
 def _claims(record: Mapping[str, Any]) -> bool:
+    form = record.get("trajectory_format")
     return (
         isinstance(record.get("trajectory"), list)
         or (isinstance(record.get("history"), list) and isinstance(record.get("info"), dict))
-        or str(record.get("trajectory_format", "")).startswith("mini-swe-agent")
+        or (isinstance(form, str) and form.startswith("mini-swe-agent"))
     )
 
 

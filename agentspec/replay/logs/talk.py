@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agentspec.replay.recording import Call, Recording, Said
+from agentspec.replay.recording import Call, Recording, Said, clean, is_shallow
 
 _ROLES = {"developer": "system", "system": "system", "user": "user", "tool": "tool"}
 
@@ -21,9 +21,9 @@ class Talk:
     def __init__(
         self, id: str, where: str, begun: object = None, tools: Sequence[Mapping[str, Any]] = ()
     ) -> None:
-        self.id = _clean(id)
+        self.id = clean(id)
         self.where = where
-        self.begun = f"{begun:020d}" if isinstance(begun, int) else str(begun or "")
+        self.begun = time_of(begun)
         self._tools = tuple(tools)
         self._messages: list[Said] = []
         self._texts: list[str] = []
@@ -32,23 +32,13 @@ class Talk:
     def say(self, text: object) -> None:
         """A piece of text of the running answer."""
         if isinstance(text, str) and text:
-            self._texts.append(_clean(text))
+            self._texts.append(clean(text))
 
     def call(self, name: object, arguments: object) -> None:
         """A tool call of the running answer; arguments in a string are JSON, or themselves."""
         if not isinstance(name, str) or not name:
             return
-        given: Any = arguments
-        if isinstance(arguments, str):
-            try:
-                given = json.loads(arguments)
-            except (ValueError, RecursionError):
-                given = arguments
-        try:
-            given = json.loads(_clean(json.dumps(given, ensure_ascii=False)))
-        except (TypeError, ValueError, RecursionError):
-            given = {}
-        self._calls.append(Call(_clean(name), given))
+        self._calls.append(Call(clean(name), _given(arguments)))
 
     def hear(self, role: object, text: object) -> None:
         """A message that is not the model's; an empty one of a tool is one too."""
@@ -56,7 +46,7 @@ class Talk:
         if shown is None or not isinstance(text, str) or not (text or shown == "tool"):
             return
         self.turn()
-        self._messages.append(Said(shown, _clean(text)))
+        self._messages.append(Said(shown, clean(text)))
 
     def add(self, message: object) -> None:
         """A whole message of OpenAI's shape."""
@@ -97,5 +87,21 @@ def text_of(content: object) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def _clean(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+def time_of(value: object) -> str:
+    """A text that orders as the times do of which some formats write numbers, some texts."""
+    if isinstance(value, int) and abs(value) < 1 << 63:
+        return f"{value:020d}"
+    return value if isinstance(value, str) else ""
+
+
+def _given(arguments: object) -> Any:
+    """Arguments as JSON; what is nested too deeply for whoever renders it stays a text."""
+    try:
+        given = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        given = arguments
+    try:
+        text = clean(json.dumps(given, ensure_ascii=False))
+        return json.loads(text) if is_shallow(given) else text
+    except (TypeError, ValueError, RecursionError):
+        return clean(arguments) if isinstance(arguments, str) else {}
