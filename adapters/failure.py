@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from agentspec.errors import AgentspecError
@@ -20,7 +19,6 @@ def as_both(error: AgentspecError, kind: type[Exception]) -> AgentspecError:
     return made
 
 
-@cache
 def _both(ours: type[AgentspecError], kind: type[Exception]) -> type[AgentspecError]:
     def reduced(self: AgentspecError) -> tuple[Any, ...]:
         # no module has the class: whoever unpickles a failure makes it again

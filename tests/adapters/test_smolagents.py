@@ -119,7 +119,8 @@ def test_stop_sequences_never_cut_an_object(says: Any) -> None:
     pytest.importorskip("llguidance")
     text = '{"thought": "Observation: it waits."}'
     model = AgentSpecModel(engine=says(text))
-    asked = {"stop_sequences": ["Observation:"], "response_format": {"type": "json_object"}}
+    form = {"type": "json_object"}
+    asked: dict[str, Any] = {"stop_sequences": ["Observation:"], "response_format": form}
     assert model.generate(HI, **asked).content == text
     asked["response_format"] = {"type": "text"}
     assert model.generate(HI, **asked).content == '{"thought": "'
