@@ -10,7 +10,8 @@
     │   ├── ContextOverflowError  the prompt does not fit in the context window
     │   └── UnsupportedError      well-formed, but this model or backend cannot do it
     ├── ModelError                a model file or a pair of models
-    │   ├── ModelNotFoundError    no such file or catalog entry, or nothing on disk
+    │   ├── ModelNotFoundError    nothing on disk, or not there to be loaded
+    │   │   └── UnknownModelError a name that is no model's, a path without a file
     │   ├── ModelFileError        not a GGUF file, truncated, or not loadable
     │   ├── PairMismatchError     target and draft do not share a vocabulary
     │   ├── DownloadError         no source delivered the file
@@ -54,6 +55,7 @@ __all__ = [
     "RequestError",
     "RollbackError",
     "SequenceLostError",
+    "UnknownModelError",
     "UnsupportedError",
 ]
 
@@ -129,6 +131,10 @@ class ModelError(AgentspecError):
 
 class ModelNotFoundError(ModelError):
     """No such file or catalog entry, or no model on disk."""
+
+
+class UnknownModelError(ModelNotFoundError):
+    """What was named is no model of the catalog and no file."""
 
 
 class ModelFileError(ModelError):

@@ -25,7 +25,7 @@ from agentspec.errors import (
     ConfigError,
     MissingExtraError,
     ModelFileError,
-    ModelNotFoundError,
+    UnknownModelError,
     line_of,
 )
 
@@ -43,7 +43,7 @@ class Loaded:
 def open_model(path: Path, settings: TorchSettings, libraries: Libraries) -> Loaded:
     """Load a directory or a .gguf file.
 
-    Raises ModelNotFoundError, ModelFileError, ConfigError and MissingExtraError.
+    Raises UnknownModelError, ModelFileError, ConfigError and MissingExtraError.
     """
     torch = libraries.torch
     device = chosen_device(torch, settings)
@@ -52,7 +52,7 @@ def open_model(path: Path, settings: TorchSettings, libraries: Libraries) -> Loa
         with _named(path), _quiet(libraries):
             return _from_folder(path, settings, libraries, device)
     if not path.is_file():
-        raise ModelNotFoundError(f"there is no file or folder {path}")
+        raise UnknownModelError(f"there is no file or folder {path}")
     with _named(path), _quiet(libraries):
         return _from_gguf(path, settings, libraries, device)
 

@@ -12,7 +12,13 @@ from typing import Any
 
 import click
 
-from agentspec.errors import AgentspecError, CancelledError, ConfigError, RequestError
+from agentspec.errors import (
+    AgentspecError,
+    CancelledError,
+    ConfigError,
+    RequestError,
+    UnknownModelError,
+)
 
 __all__ = ["EXIT_CODES_HELP", "ErrorGroup", "ExitCode"]
 
@@ -20,7 +26,8 @@ _LOG = logging.getLogger(__name__)
 _JSON = "agentspec.json"
 
 EXIT_CODES_HELP = (
-    "Exit codes: 0 ok, 1 failure, 2 wrong usage or invalid input, 3 verification found a defect, "
+    "Exit codes: 0 ok, 1 failure, 2 wrong usage or invalid input (also what was named and is no "
+    "model, file or session; a model that is not pulled is a 1), 3 verification found a defect, "
     "4 the model was not done (chat -p), 130 interrupted. With --json, an error is also one object "
     'on standard output: {"error": {"type": …, "message": …}}.'
 )
@@ -96,7 +103,7 @@ def one_line(text: str) -> str:
 def _exit_code(error: AgentspecError) -> ExitCode:
     if isinstance(error, CancelledError):
         return ExitCode.INTERRUPTED
-    if isinstance(error, (ConfigError, RequestError)):
+    if isinstance(error, (ConfigError, RequestError, UnknownModelError)):
         return ExitCode.USAGE
     return ExitCode.FAILURE
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from agentspec.errors import ModelNotFoundError
+from agentspec.errors import ModelNotFoundError, UnknownModelError
 
 Role = Literal["target", "draft", "test"]
 
@@ -295,13 +295,13 @@ def names() -> tuple[str, ...]:
 
 
 def entry(name: str) -> Entry:
-    """The entry of that name. Raises ModelNotFoundError naming the closest ones."""
+    """The entry of that name. Raises UnknownModelError naming the closest ones."""
     for known in CATALOG:
         if known.name == name:
             return known
     close = difflib.get_close_matches(name, names(), n=2)
     hint = f"did you mean {' or '.join(close)}?" if close else "see: agentspec models list"
-    raise ModelNotFoundError(f"no model is called {name!r}; {hint}")
+    raise UnknownModelError(f"no model is called {name!r}; {hint}")
 
 
 def models_dir() -> Path:
@@ -345,7 +345,7 @@ def _with_draft(model: Entry, found: Path, dir: Path | None) -> Resolved:
 def resolve(name_or_path: str | os.PathLike[str], dir: Path | None = None) -> Resolved:
     """A catalog name or the path of a GGUF file, as a file on disk.
 
-    Raises ModelNotFoundError saying how to get it.
+    Raises ModelNotFoundError saying how to get it, UnknownModelError where it is none.
     """
     text = os.fspath(name_or_path)
     if text in names():
@@ -358,10 +358,10 @@ def resolve(name_or_path: str | os.PathLike[str], dir: Path | None = None) -> Re
     except (OSError, ValueError):
         exists = False
     if exists:
-        raise ModelNotFoundError(f"{text} is not a file; give the path of a .gguf file")
+        raise UnknownModelError(f"{text} is not a file; give the path of a .gguf file")
     if isinstance(name_or_path, str) and given.suffix != ".gguf" and given.name == text:
         entry(text)
-    raise ModelNotFoundError(
+    raise UnknownModelError(
         f"there is no file {text}; give a path, or one of: {', '.join(names())}"
     )
 

@@ -245,7 +245,7 @@ def test_a_key_is_not_sent_in_the_clear_to_others(monkeypatch: pytest.MonkeyPatc
 
 def test_an_unknown_model_is_said_at_once(project: Path) -> None:
     result = CliRunner().invoke(main, ["chat", str(project), "--model", "nosuch", "-p", "hi"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "no model is called 'nosuch'" in result.stderr
 
 

@@ -32,6 +32,7 @@ def group_raising(error: BaseException) -> click.Group:
     ("error", "code"),
     [
         (errors.ModelNotFoundError("no model"), 1),
+        (errors.UnknownModelError("no model"), 2),
         (errors.DecodeError("no model"), 1),
         (errors.ConfigError("no model"), 2),
         (errors.InvalidRequestError("no model"), 2),
@@ -123,3 +124,23 @@ def test_the_log_handler_goes_when_the_command_ends() -> None:
     before = list(logging.getLogger("agentspec").handlers)
     CliRunner().invoke(main, ["-vv", "nope"])
     assert logging.getLogger("agentspec").handlers == before
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["complete", "hi", "--model", "nosuch"],
+        ["chat", "-p", "hi", "--model", "nosuch"],
+        ["serve", "nosuch"],
+        ["bench", "--model", "nosuch"],
+        ["verify", "--model", "nosuch"],
+        ["plan", "nosuch"],
+        ["models", "pull", "nosuch"],
+        ["complete", "hi", "--model", "./nosuch.gguf"],
+        ["chat", "-p", "hi", "--draft", "nosuch", "--model", "./nosuch.gguf"],
+    ],
+)
+def test_a_name_that_is_no_model_is_wrong_usage_everywhere(args: list[str]) -> None:
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == 2, result.output
+    assert "nosuch" in result.stderr

@@ -131,7 +131,7 @@ def test_pull_of_several_names(home: Path) -> None:
         str(home / name / "model.gguf") for name in ("tiny", "tiny-draft")
     ]
     unknown = run("pull", "tiny", "no-such-model")
-    assert unknown.exit_code == 1
+    assert unknown.exit_code == 2
     assert unknown.stdout == ""
 
 
@@ -210,7 +210,7 @@ def test_wrong_usage(arguments: list[str]) -> None:
 
 def test_unknown_name() -> None:
     result = run("pull", "tinny")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "did you mean tiny" in result.stderr
 
 

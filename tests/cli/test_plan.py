@@ -135,9 +135,9 @@ def test_a_name_in_a_file_cannot_steer_the_terminal(tmp_path: Path) -> None:
 def test_damaged_and_missing_files_are_one_line(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(100))
-    for name in (str(broken), str(tmp_path / "none.gguf")):
+    for name, code in ((str(broken), 1), (str(tmp_path / "none.gguf"), 2)):
         result = run(name)
-        assert result.exit_code == 1
+        assert result.exit_code == code
         assert len(result.stderr.splitlines()) == 1
 
 
@@ -169,7 +169,7 @@ def test_a_known_name_that_is_not_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_p
     ]
     assert json.loads(run("known", "--json").stdout)["weights_fit"] is None
     nobody = run("unknown")
-    assert nobody.exit_code == 1
+    assert nobody.exit_code == 2
     assert len(nobody.stderr.splitlines()) == 1
 
 
