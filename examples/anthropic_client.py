@@ -1,4 +1,7 @@
-"""A tool loop over streams with Anthropic's SDK: python examples/anthropic_client.py [URL]"""
+"""A tool loop over streams with Anthropic's SDK: python examples/anthropic_client.py [URL]
+
+Needs `pip install anthropic`, and `agentspec serve` in another terminal.
+"""
 
 from __future__ import annotations
 

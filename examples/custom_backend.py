@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-
 from agentspec import Engine
 from agentspec.backends.base import Capabilities, Checkpoint, Output, Rollback, Rows, SeqId
 from agentspec.chat.template import load_template

@@ -22,6 +22,7 @@ if str(ROOT) not in sys.path:
 
 if TYPE_CHECKING:
     from agentspec.backends.base import Backend
+
     from examples.coding_agent.loop import TaskRun
     from examples.coding_agent.screen import Screen
 
@@ -148,6 +149,7 @@ def _reported(options: argparse.Namespace, screen: Screen, interrupt: Interrupt)
 def _demo(options: argparse.Namespace, screen: Screen, interrupt: Interrupt) -> int:
     from agentspec.bench.report import stamp
     from agentspec.loading import load_engine
+
     from examples.coding_agent.loop import Watch
     from examples.coding_agent.mistakes import VARIANTS
     from examples.coding_agent.report import account, as_data

@@ -1,4 +1,4 @@
-"""A DSPy program that calls a tool: python examples/dspy_program.py [QUESTION]"""
+"""A DSPy program that calls a tool: python examples/dspy_program.py [MODEL] [QUESTION]"""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import dspy
-
 from agentspec.adapters.dspy import agentspec_lm
 
 
@@ -16,9 +15,13 @@ def count_lines(path: str) -> int:
     return len(Path(path).read_text("utf-8").splitlines())
 
 
-def main(question: str = "How many lines does README.md have?", lm: Any = None) -> None:
-    """`lm` is one that was made already, else the configured model is loaded."""
-    answering = lm or agentspec_lm(max_tokens=512)
+def main(
+    name: str = "qwen2.5-coder-1.5b",
+    question: str = "How many lines does README.md have?",
+    lm: Any = None,
+) -> None:
+    """`lm` is one that was made already, else the model called `name` is loaded."""
+    answering = lm or agentspec_lm(name, max_tokens=512)
     try:
         with dspy.context(lm=answering, track_usage=True):
             program = dspy.ReAct("question -> lines: int", tools=[count_lines], max_iters=4)

@@ -6,10 +6,9 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+from agentspec.adapters.langchain import ChatAgentSpec
 from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.tools import tool
-
-from agentspec.adapters.langchain import ChatAgentSpec
 
 
 @tool  # type: ignore[untyped-decorator]

@@ -1,4 +1,7 @@
-"""A tool loop through LiteLLM with a local model: python examples/litellm_completion.py [PROMPT]"""
+"""A tool loop through LiteLLM with a local model.
+
+python examples/litellm_completion.py [MODEL] [PROMPT]
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import litellm
-
 from agentspec.adapters.litellm import register
 
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 READ = {"type": "function", "function": {"name": "read", "parameters": PARAMETERS}}
 
 
-def main(prompt: str = "What does README.md say?", **settings: Any) -> None:
-    """Models of the catalog are `agentspec/NAME`; `default` is the configured one."""
+def main(
+    name: str = "qwen2.5-coder-1.5b",
+    prompt: str = "What does README.md say?",
+    **settings: Any,
+) -> None:
+    """`name` is of the catalog; `default` is the configured model."""
     litellm.suppress_debug_info = True  # else it tells that it knows no price of a local model
     handler = register(**settings)
     messages: list[Any] = [{"role": "user", "content": prompt}]
     try:
-        while calls := answer(messages):
+        while calls := answer(f"agentspec/{name}", messages):
             for call in calls:
                 path = Path(json.loads(call.function.arguments)["path"])
                 result = {"role": "tool", "tool_call_id": call.id, "content": path.read_text()}
@@ -30,10 +36,10 @@ def main(prompt: str = "What does README.md say?", **settings: Any) -> None:
         handler.close()
 
 
-def answer(messages: list[Any]) -> list[Any]:
+def answer(model: str, messages: list[Any]) -> list[Any]:
     """Print one answer while it is written; the calls that it made."""
     pieces = []
-    for piece in litellm.completion("agentspec/default", messages, tools=[READ], stream=True):
+    for piece in litellm.completion(model, messages, tools=[READ], stream=True):
         pieces.append(piece)
         print(piece.choices[0].delta.content or "", end="", flush=True)
     print()

@@ -7,9 +7,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from llama_index.core.agent.workflow import AgentStream, FunctionAgent, ToolCallResult
-
 from agentspec.adapters.llama_index import AgentSpecLLM
+from llama_index.core.agent.workflow import AgentStream, FunctionAgent, ToolCallResult
 
 
 def read(path: str) -> str:

@@ -1,4 +1,7 @@
-"""The OpenAI Agents SDK with one tool, streamed: python examples/openai_agents_agent.py [TASK]"""
+"""The OpenAI Agents SDK with one tool, streamed.
+
+python examples/openai_agents_agent.py [MODEL] [TASK]
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agents import Agent, Runner, function_tool
-
 from agentspec.adapters.openai_agents import AgentSpecModelProvider
+from agents import Agent, Runner, function_tool
 
 
 def count_lines(path: str) -> int:
@@ -32,9 +34,13 @@ async def answer(task: str, provider: AgentSpecModelProvider) -> None:
         await provider.aclose()
 
 
-def main(task: str = "How many lines does README.md have?", provider: Any = None) -> None:
-    """`provider` is one that was made already, else the configured model is loaded."""
-    asyncio.run(answer(task, provider or AgentSpecModelProvider()))
+def main(
+    name: str = "qwen2.5-coder-1.5b",
+    task: str = "How many lines does README.md have?",
+    provider: Any = None,
+) -> None:
+    """`provider` is one that was made already, else the model called `name` is loaded."""
+    asyncio.run(answer(task, provider or AgentSpecModelProvider(name)))
 
 
 if __name__ == "__main__":

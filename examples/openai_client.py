@@ -1,4 +1,7 @@
-"""A tool loop over streams with OpenAI's SDK: python examples/openai_client.py [URL]"""
+"""A tool loop over streams with OpenAI's SDK: python examples/openai_client.py [URL]
+
+Needs `pip install openai`, and `agentspec serve` in another terminal.
+"""
 
 from __future__ import annotations
 

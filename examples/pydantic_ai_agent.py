@@ -1,4 +1,7 @@
-"""pydantic-ai with one tool and typed output: python examples/pydantic_ai_agent.py [TASK]"""
+"""pydantic-ai with one tool and typed output.
+
+python examples/pydantic_ai_agent.py [MODEL] [TASK]
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from agentspec.adapters.pydantic_ai import AgentSpecModel
 from pydantic import BaseModel
 from pydantic_ai import Agent
-
-from agentspec.adapters.pydantic_ai import AgentSpecModel
 
 
 class Count(BaseModel):
@@ -33,9 +35,13 @@ async def answer(task: str, model: AgentSpecModel) -> None:
     print(f"{result.usage.cache_read_tokens} of {result.usage.input_tokens} tokens were not read")
 
 
-def main(task: str = "How many lines does README.md have?", model: Any = None) -> None:
-    """`model` is one that was made already, else the configured one is loaded."""
-    asyncio.run(answer(task, model or AgentSpecModel()))
+def main(
+    name: str = "qwen2.5-coder-1.5b",
+    task: str = "How many lines does README.md have?",
+    model: Any = None,
+) -> None:
+    """`model` is one that was made already, else the one called `name` is loaded."""
+    asyncio.run(answer(task, model or AgentSpecModel(name)))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ def with_sources(engine: Engine) -> None:
                     print(painted(delta.content, source), end="", flush=True)
     stats = answer.completion().speculation
     sources = stats.sources if stats is not None else {}
-    print("\n" + ", ".join(f"{name} {one.accepted}/{one.drafted}" for name, one in sources.items()))
+    told = ", ".join(f"{name} {one.accepted}/{one.drafted}" for name, one in sources.items())
+    print(f"\n{told or 'nothing was drafted'}")
 
 
 def painted(text: str, source: str | None) -> str:

@@ -16,6 +16,7 @@ from agentspec.audit.verify import Comparison, compare
 from agentspec.backends.base import Backend, Output, Rows
 from agentspec.errors import ContextOverflowError
 from agentspec.wire import Completion
+
 from examples.coding_agent.mistakes import Mistake
 from examples.coding_agent.tools import Outcome, Toolbox
 from examples.coding_agent.workspace import TestRun
