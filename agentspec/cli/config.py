@@ -25,11 +25,14 @@ def config() -> None:
     """
 
 
-@config.command()
+@config.command(short_help="Show settings, and where each comes from.")
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @_json_option
 def show(keys: tuple[str, ...], as_json: bool) -> None:
-    """Show every setting, or those named: its value and where that comes from."""
+    """Show every setting, or those named: its value and where that comes from.
+
+    What those that are named mean stands on standard error.
+    """
     from agentspec.config import RULES, check_key, load_settings
 
     for key in keys:
@@ -58,9 +61,11 @@ def show(keys: tuple[str, ...], as_json: bool) -> None:
     wide = min(max(map(len, texts)), 40)
     for (key, _, origin), text in zip(rows, texts, strict=True):
         click.echo(f"{key:<{width}}  {text:<{wide}}  {origin}")
+        if keys:
+            click.echo(f"  {RULES[key].help}", err=True)
 
 
-@config.command()
+@config.command(short_help="Print the path of the user's settings file.")
 @_json_option
 def path(as_json: bool) -> None:
     """Print the path of the user's settings file, whether or not it is there."""
@@ -84,7 +89,7 @@ def path(as_json: bool) -> None:
     )
 
 
-@config.command(name="set")
+@config.command(name="set", short_help="Set KEY to VALUE in the user's file.")
 @click.argument("key")
 @click.argument("value")
 def set_command(key: str, value: str) -> None:

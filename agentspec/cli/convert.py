@@ -11,7 +11,7 @@ _BASE = click.option("--base", help="The target they are for, where config.json 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.command("convert-medusa")
+@click.command("convert-medusa", short_help="Turn Medusa heads from a pickle into safetensors.")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("out", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @_BASE
@@ -32,7 +32,7 @@ def convert_medusa(source: Path, out: Path | None, base: str | None, as_json: bo
     click.echo(str(done.path))
 
 
-@click.command("convert-eagle")
+@click.command("convert-eagle", short_help="Turn layers of EAGLE from a pickle into safetensors.")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("out", required=False, type=click.Path(path_type=Path, file_okay=False))
 @_BASE

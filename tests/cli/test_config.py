@@ -67,7 +67,9 @@ def test_set_makes_the_file_and_its_value_is_read_again(home: Path) -> None:
     assert result.stdout == f"n_ctx is set in {home}\n"
     assert home.read_text() == "n_ctx = 16384\n"
     assert home.stat().st_mode & 0o077 == 0
-    assert run("show", "n_ctx").stdout.split() == ["n_ctx", "16384", str(home)]
+    shown = run("show", "n_ctx")
+    assert shown.stdout.split() == ["n_ctx", "16384", str(home)]
+    assert "context" in shown.stderr.lower()
     assert [p.name for p in home.parent.iterdir()] == [home.name]
 
 
