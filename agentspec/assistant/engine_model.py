@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 import time
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -15,6 +16,7 @@ from agentspec.api import Engine
 from agentspec.assistant.model import (
     CallPiece,
     Finished,
+    HeldPiece,
     MalformedPiece,
     Piece,
     TextPiece,
@@ -25,6 +27,8 @@ from agentspec.assistant.model import (
 from agentspec.chat.stream import AnswerDelta
 from agentspec.chat.tools.base import CallArguments, CallStart, Malformed, TextDelta, ThinkingDelta
 from agentspec.request import parse_request
+
+_LEAST_HELD, _MOST_HELD = 16, 400
 
 
 class EngineModel:
@@ -61,13 +65,18 @@ class EngineModel:
         answer, events = self.engine.begin(request, stop)
         tokenizer = self.engine.target.tokenizer
         utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        held = _Held([tool["function"]["name"] for tool in tools])
         self._request = answer.id
         with closing(events):
             for event in events:
                 self._request = ""
                 answer.add(event)
-                if self.tokens and event.token not in tokenizer.eos_ids:
-                    yield TokenPiece(utf8.decode(tokenizer.piece(event.token)), event.source)
+                if event.token not in tokenizer.eos_ids:
+                    text = utf8.decode(tokenizer.piece(event.token))
+                    if self.tokens:
+                        yield TokenPiece(text, event.source)
+                    if (found := held.add(text, bool(event.deltas))) is not None:
+                        yield found
                 for delta in event.deltas:
                     piece = _piece(delta, event.source)
                     if piece is not None:
@@ -101,6 +110,34 @@ class EngineModel:
 
     def _measure(self, text: str) -> int:
         return len(self.engine.target.tokenizer.encode(text))
+
+
+class _Held:
+    """Follows what a parser holds back: mostly a call, whose name one of `names` is."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._name = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, names))})(?![\w-])")
+        self._off = not names
+        self._text = ""
+        self._said: str | None = None
+
+    def add(self, text: str, given: bool) -> HeldPiece | None:
+        """What is known now and was not before; `given`: nothing is held back any more."""
+        if given or self._off:
+            self._text, self._said = "", None
+            return None
+        if self._said or len(self._text) > _MOST_HELD:
+            return None
+        self._text += text
+        # white space, or the end of a tag, is held back for a few characters too
+        if len(self._text.strip()) < _LEAST_HELD:
+            return None
+        found = self._name.search(self._text)
+        name = found[1] if found else ""
+        if name == self._said:
+            return None
+        self._said = name
+        return HeldPiece(name)
 
 
 def _piece(delta: AnswerDelta, source: str | None) -> Piece | None:

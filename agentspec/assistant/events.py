@@ -37,7 +37,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class CallWriting:
-    """The model has begun to write a call; its arguments still come."""
+    """The model has begun to write a call; `id` and `name` are empty while they are unknown."""
 
     id: str
     name: str

@@ -41,6 +41,16 @@ class CallPiece:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldPiece:
+    """What looks like a tool call is being written, and comes when it is whole.
+
+    `name` is the tool's, once it is known.
+    """
+
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TokenPiece:
     """One token as the model wrote it, call markers included, and who proposed it.
 
@@ -68,7 +78,7 @@ class Finished:
     seconds: float = 0.0
 
 
-Piece = TextPiece | ThinkingPiece | CallPiece | TokenPiece | MalformedPiece | Finished
+Piece = TextPiece | ThinkingPiece | CallPiece | HeldPiece | TokenPiece | MalformedPiece | Finished
 
 
 class Model(Protocol):

@@ -148,9 +148,8 @@ def sessions(project: Path) -> list[SessionInfo]:
         said = [line["message"] for line in lines if line.get("kind") == "message"]
         asked = [message["content"] for message in said if message.get("role") == "user"]
         if asked:
-            title = " ".join(str(asked[0]).split())[:_TITLE]
             turns = _requests(lines)
-            last = turns[-1][1] if turns else ""
+            title, last = (turns[0][1], turns[-1][1]) if turns else ("", "")
             model = str(lines[0].get("model", ""))
             found.append(SessionInfo(name, title, len(said), at, model, len(turns), last))
     return sorted(found, key=lambda info: (info.at, info.id), reverse=True)

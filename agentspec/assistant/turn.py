@@ -21,6 +21,7 @@ from agentspec.assistant.events import Event
 from agentspec.assistant.model import (
     CallPiece,
     Finished,
+    HeldPiece,
     MalformedPiece,
     Model,
     TextPiece,
@@ -267,6 +268,8 @@ class Conversation:
                         elif piece.name and not known.name:
                             known.name = piece.name
                         known.pieces.append(piece.arguments)
+                    elif isinstance(piece, HeldPiece):
+                        yield events.CallWriting("", piece.name)
                     elif isinstance(piece, TokenPiece):
                         yield events.Token(piece.text, piece.source)
                     elif isinstance(piece, MalformedPiece):

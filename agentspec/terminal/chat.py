@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from rich.cells import cell_len
 from rich.console import Console
 
 from agentspec.aio import Stop
@@ -28,7 +29,7 @@ from agentspec.terminal.commands import Commands, Leave
 from agentspec.terminal.interrupts import Interrupts, forget_typed
 from agentspec.terminal.opening import Opening
 from agentspec.terminal.screen import Screen
-from agentspec.terminal.speed import Speed, status
+from agentspec.terminal.speed import Speed, cut, status_within
 from agentspec.terminal.typed import Typed
 
 if TYPE_CHECKING:
@@ -264,6 +265,7 @@ class Chat:
         )
         for news in session.held.news():
             conversation.note(news)
+        before = self.speed, self.compared, self.explained
         self._forget_turn()
 
         def work(stop: Stop) -> None:
@@ -278,7 +280,12 @@ class Chat:
                         session.held.seen(event.changed)
                         self._ended(event)
 
-        self.interruptible(work)
+        try:
+            self.interruptible(work)
+        finally:
+            if not self.speed.answers:
+                # stopped, or failed: the last figures that there were still stand
+                self.speed, self.compared, self.explained = before
 
     def _forget_turn(self) -> None:
         self.recording.forget()
@@ -302,16 +309,19 @@ class Chat:
                 f"{n} file{'s' * (n != 1)} changed · /diff shows it, /undo takes it back"
             )
         if self.speed.answers:
-            self.screen.note(status(self.speed))
+            self.screen.note(status_within(self.screen.console.width, self.speed))
 
     def status(self) -> str:
         """The line below what is typed."""
         name = " ".join(plain(self.model.name).split())
+        width = self.screen.console.width
         if not self._opening.ready:
-            return f"{name} · {self._opening.state()} (you can type)"
+            state = self._opening.state()
+            whole = f"{name} · {state} (you can type)"
+            return whole if cell_len(whole) <= width else cut(state, width)
         if self.speed.answers:
-            return f"{name} · {status(self.speed, self.compared)}"
-        return f"{name} · ready"
+            return status_within(width, self.speed, self.compared, name=name)
+        return cut(f"{name} · ready", width)
 
     def _ask(self, question: str, text: str) -> str:
         with self._paused():

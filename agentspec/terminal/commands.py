@@ -346,8 +346,10 @@ class Commands:
         known = session_log.sessions(self._session.project)
         for info in known[:_LISTED_SESSIONS]:
             when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.at))
-            here = "  (this one)" if info.id == self._session.log.id else ""
-            self.front.screen.lines(f"{info.id}  {when}  {info.messages:>4}  {info.title}{here}")
+            turns = f"{info.turns} turn{'s' * (info.turns != 1)}"
+            here = "(this one) " if info.id == self._session.log.id else ""
+            line = f"{info.id}  {when}  {turns:>9}  {here}{info.title}"
+            self.front.screen.lines(speeds.cut(line, self.front.screen.console.width))
         self.front.screen.note("/load ID goes on with one" if known else "there is no session yet")
 
     def _exit(self, typed: Typed) -> None:

@@ -88,6 +88,11 @@ class MarkdownStream:
         """Whether something is held back while the cursor is at the beginning of a line."""
         return bool(self._rest or self._table) and not (self._begun or self._raw)
 
+    @property
+    def within(self) -> bool:
+        """Whether a block of code or a table has not ended."""
+        return bool(self._fence or self._table)
+
     def _line(self) -> None:
         """The line in `_rest` is complete."""
         line, self._rest = self._rest, ""
@@ -274,6 +279,9 @@ class PlainStream:
         self._console = console
         self._style = style
         self._open = False
+
+    within = False
+    """As of MarkdownStream: what is printed as it is has no blocks."""
 
     def feed(self, text: str, source: str | None = None) -> None:
         """Print a piece and who proposed it."""

@@ -62,6 +62,7 @@ class Screen:
             self._text = PlainStream(console, between=self._between)
         self._thinking = PlainStream(console, lambda _: "dim italic", between=self._between)
         self._queued: deque[str] = deque()
+        self._call: str | None = None  # the tool whose call is being written
 
     def begin(self, read: Callable[[], tuple[int, int] | None]) -> None:
         """A request was sent; `read` says how far its prompt is read."""
@@ -72,10 +73,11 @@ class Screen:
         if isinstance(event, (events.Text, events.Thinking, events.Token)):
             self._words(event)
             return
+        if isinstance(event, events.CallWriting):
+            self._calling(event.name)
+            return
         self.end()
         match event:
-            case events.CallWriting(name=name):
-                self.waiting.show(f"writing a call of {plain(name)}")
             case events.CallBegun(name=name, arguments=arguments):
                 self._line(f"{self._dot} ", "bold", call_line(name, arguments))
             case events.ChangeProposed(change=change, asks=asks):
@@ -106,6 +108,7 @@ class Screen:
 
     def end(self) -> None:
         """Nothing more comes for now, for whatever reason."""
+        self._call = None
         self.waiting.clear()
         self._thinking.end()
         self._text.end()
@@ -162,8 +165,20 @@ class Screen:
         self._seen = {}
         self.console.print(text)
 
+    def _calling(self, name: str) -> None:
+        # in a block, what is being written may belong to it; by source, its tokens are shown
+        if self._text.within or self.by_source:
+            return
+        if self._call is None:
+            self.end()
+            self.waiting.show(
+                lambda: f"writing a call of {self._call}" if self._call else "writing a call"
+            )
+        self._call = plain(name)
+
     def _words(self, event: events.Text | events.Thinking | events.Token) -> None:
         self.waiting.clear()
+        self._call = None
         if self.by_source:
             if isinstance(event, events.Token):
                 assert isinstance(self._text, PlainStream)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rich.cells import cell_len, set_cell_size
+
 from agentspec.assistant.compare import Comparison, writing_seconds
 from agentspec.assistant.events import Answered
 from agentspec.engine.stats import plain_estimate
@@ -116,19 +118,60 @@ def at_once(tokens: int, seconds: float) -> bool:
 
 def status(speed: Speed, compared: Comparison | None = None) -> str:
     """The status line; `compared` puts a measurement in the place of the estimate."""
+    return " · ".join(text for _, text in _parts(speed, compared, short=False))
+
+
+def status_within(
+    width: int, speed: Speed, compared: Comparison | None = None, *, name: str = ""
+) -> str:
+    """The status line behind a name, in so many columns.
+
+    Where there is no room, the words are shorter; then the name goes, then what matters least, and
+    nothing is cut in half.
+    """
+    whole = " · ".join(filter(None, [name, status(speed, compared)]))
+    parts = _parts(speed, compared, short=True)
+    if cell_len(whole) <= width or not parts:
+        return cut(whole, width)
+    if name:
+        parts = [(_NAME, name), *parts]
+    while len(parts) > 1 and cell_len(" · ".join(text for _, text in parts)) > width:
+        parts.remove(min(parts))
+    return cut(" · ".join(text for _, text in parts), width)
+
+
+def cut(line: str, width: int) -> str:
+    """A line in so many columns, with a mark where something is missing."""
+    if cell_len(line) <= width:
+        return line
+    return set_cell_size(line, max(0, width - 1)).rstrip() + "…" * (width > 0)
+
+
+_NAME, _REUSED, _LENGTH, _CONTEXT, _TIMES, _PER_SECOND = range(6)
+
+
+def _parts(speed: Speed, compared: Comparison | None, *, short: bool) -> list[tuple[int, str]]:
+    """What a status line says, in its order, each with how much it matters."""
     if not speed.answers:
-        return ""
-    parts = [f"{speed.per_second:.1f} tok/s"] if speed.per_second else []
+        return []
+    parts: list[tuple[int, str]] = []
+    if speed.per_second:
+        parts.append((_PER_SECOND, f"{speed.per_second:.1f} tok/s"))
     if speed.acceptance_length:
-        parts.append(f"{speed.acceptance_length:.2f} tokens per pass")
+        length = f"{speed.acceptance_length:.2f}"
+        parts.append((_LENGTH, f"{length} per pass" if short else f"{length} tokens per pass"))
     if compared is not None:
-        parts.append(f"{compared.ratio:.2f}× plain, measured")
+        measured = "" if short else ", measured"
+        parts.append((_TIMES, f"{compared.ratio:.2f}× plain{measured}"))
     elif speed.estimate is not None:
-        parts.append(f"{_times(speed)}× plain (estimate)")
+        guessed = "" if short else " (estimate)"
+        parts.append((_TIMES, f"{_times(speed)}× plain{guessed}"))
     if speed.reused is not None:
-        parts.append(f"{_percent(speed.reused)} of the prompt reused")
-    parts.append(f"context {speed.context:,} of {speed.n_ctx:,}")
-    return " · ".join(parts)
+        share = _percent(speed.reused)
+        parts.append((_REUSED, f"{share} reused" if short else f"{share} of the prompt reused"))
+    of = "/" if short else " of "
+    parts.append((_CONTEXT, f"context {speed.context:,}{of}{speed.n_ctx:,}"))
+    return parts
 
 
 def details(speed: Speed) -> list[str]:

@@ -15,7 +15,13 @@ from agentspec.assistant import events
 from agentspec.assistant.changes import Journal
 from agentspec.assistant.decide import Gate, Refuser
 from agentspec.assistant.engine_model import EngineModel
-from agentspec.assistant.model import CallPiece, Finished, MalformedPiece, TextPiece
+from agentspec.assistant.model import (
+    CallPiece,
+    Finished,
+    HeldPiece,
+    MalformedPiece,
+    TextPiece,
+)
 from agentspec.assistant.repository import Repository
 from agentspec.assistant.tools import Toolbox
 from agentspec.assistant.turn import Conversation
@@ -77,6 +83,11 @@ def test_calls_and_what_looks_like_them() -> None:
     assert calls[0].name == "list_files"
     assert calls[0].id
     assert "".join(piece.arguments for piece in calls) == '{"path": "."}'
+    assert [piece.name for piece in pieces if isinstance(piece, HeldPiece)] == ["", "list_files"]
+    assert [type(piece) for piece in pieces[:3]] == [HeldPiece, HeldPiece, CallPiece]
+    with engine_saying("No call, and\n\n  more lines.") as engine:
+        pieces = list(EngineModel(engine).answer(HI, tools, stop=Stop()))
+    assert not any(isinstance(piece, HeldPiece) for piece in pieces)
     with engine_saying("<tool_call>\n{broken\n</tool_call>") as engine:
         pieces = list(EngineModel(engine).answer(HI, tools, stop=Stop()))
     assert any(isinstance(piece, MalformedPiece) for piece in pieces)

@@ -77,7 +77,7 @@ def test_twenty_columns_and_a_dumb_terminal(terminal: Make, project: Path) -> No
         time.sleep(0.2)
         t.type("y")
         t.until("Done")
-        t.until("reused")
+        t.until("context 1")
         assert (project / "calc.py").read_text() == FIXED
         t.type("/exit")
         assert t.ended() == 0

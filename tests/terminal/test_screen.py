@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -49,6 +50,37 @@ def test_text_thinking_and_what_is_between() -> None:
         events.Text("End."),
     )
     assert text == "let me see\nHere.\n● read_file a.py, first=3\n└ 2 lines\nEnd.\n"
+
+
+def test_a_call_that_is_being_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    front, out = screen()
+    said: list[str] = []
+
+    def show(what: Any) -> None:
+        said.append("")
+        now[0] = what if callable(what) else lambda: what
+
+    now: list[Any] = [None]
+    monkeypatch.setattr(front.waiting, "show", show)
+    front.begin(lambda: None)
+    assert now[0]() == "thinking"
+    front.show(events.Text("I will fix"))
+    front.show(events.CallWriting("", ""))
+    # the line has ended: what is waited for would else be drawn over it
+    assert out.getvalue() == "I will fix\n"
+    assert now[0]() == "writing a call"
+    begun = len(said)
+    front.show(events.CallWriting("", "edit_file"))
+    front.show(events.CallWriting("call_1", "edit_file"))
+    assert now[0]() == "writing a call of edit_file"
+    assert len(said) == begun  # its seconds go on
+    front.show(events.Text("It was none.\n```python\nx = \\\n"))
+    front.show(events.CallWriting("", ""))
+    front.show(events.Text('{"a": 1}\n```\n'))
+    front.end()
+    front.close()
+    assert len(said) == begun
+    assert out.getvalue().count("```") == 2  # the block was one
 
 
 def test_nothing_can_steer_the_terminal() -> None:

@@ -8,7 +8,15 @@ import pytest
 
 from agentspec.assistant.compare import Compared, Comparison
 from agentspec.assistant.events import Answered
-from agentspec.terminal.speed import Speed, compared_lines, details, recent, status
+from agentspec.terminal.speed import (
+    Speed,
+    compared_lines,
+    cut,
+    details,
+    recent,
+    status,
+    status_within,
+)
 from agentspec.wire import PromptTokensDetails, SourceStats, SpeculationStats, Usage
 
 
@@ -43,6 +51,31 @@ def test_the_line() -> None:
     measured = Comparison((Compared(100, 4.0, 100, 8.0, True),))
     assert "2.00× plain, measured" in status(speed, measured)
     assert "estimate" not in status(speed, measured)
+
+
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (160, "a-model-of-32b · 25.0 tok/s · 2.00 tokens per pass · ≈1.6× plain (estimate) · "
+         "95 % of the prompt reused · context 1,060 of 8,192"),
+        (110, "a-model-of-32b · 25.0 tok/s · 2.00 per pass · ≈1.6× plain · 95 % reused · "
+         "context 1,060/8,192"),
+        (80, "25.0 tok/s · 2.00 per pass · ≈1.6× plain · 95 % reused · context 1,060/8,192"),
+        (70, "25.0 tok/s · 2.00 per pass · ≈1.6× plain · context 1,060/8,192"),
+        (50, "25.0 tok/s · ≈1.6× plain · context 1,060/8,192"),
+        (30, "25.0 tok/s · ≈1.6× plain"),
+        (20, "25.0 tok/s"),
+        (8, "25.0 to…"),
+        (0, ""),
+    ],
+)  # fmt: skip
+def test_the_line_is_cut_between_its_parts(width: int, line: str) -> None:
+    speed = Speed(8192, 16.0)
+    speed.add(answered(40, 2.0))
+    speed.add(answered(60, 2.0, cached=1000))
+    assert status_within(width, speed, name="a-model-of-32b") == line
+    assert status_within(80, Speed(8192), name="a-model") == "a-model"
+    assert cut("漢字漢字", 5) == "漢字…"
 
 
 @pytest.mark.parametrize("rows", [0.5, 4.0, 12.4, 12.6, 13.0, 40.0])

@@ -150,6 +150,33 @@ def test_ctrl_c_stops_the_model_and_keeps_what_it_wrote(terminal: Make) -> None:
     leave(t)
 
 
+def test_the_figures_stay_where_an_answer_was_stopped(terminal: Make) -> None:
+    t = terminal(["Some words. ", 0.5, "And more."], ["One ", 20.0])
+    t.until("scripted · ready")
+    t.type("talk")
+    t.until(lambda text: "reused · context" in text and "\nscripted · " in text)
+    t.type("count")
+    t.until("One")
+    t.send("\x03")
+    t.until("stopped;")
+    t.until(lambda text: re.search(r"\nscripted · .*reused · context", text) is not None)
+    t.type("/speed")
+    t.until("1 answer,")
+    leave(t)
+
+
+@pytest.mark.parametrize("columns", [40, 80, 110])
+def test_the_line_below_the_prompt_fits(terminal: Make, columns: int) -> None:
+    t = terminal(["Some words. ", 0.5, "And more."], columns=columns)
+    t.until("scripted · ready")
+    t.type("talk")
+    t.until(lambda text: "context 10" in text.rpartition("\n> ")[2].rpartition("\n>")[2])
+    last = [line for line in t.screen.display if line.strip()][-1]
+    assert re.search(r"context 10\d(/| of )32,768$", last.rstrip()), last
+    assert "tok/s" in last
+    leave(t)
+
+
 def test_ctrl_c_at_a_question_ends_the_turn(terminal: Make, project: Path) -> None:
     t = terminal([EDIT], ["Hello."])
     t.until("scripted · ready")
@@ -410,6 +437,7 @@ def test_one_enter_sends_what_tab_wrote(terminal: Make, project: Path) -> None:
     t.send("\r")
     t.until("One.")
     assert script_of(t).asked[-1]["messages"][-1]["content"].startswith("see @calc.py now\n")
+    t.until(lambda text: "\nscripted · 90" in text)
     t.send("see @cale")
     t.until(lambda text: re.search("see @cale\n +calendar.py", text) is not None)
     t.send("\t\t")  # the only one, and nothing but it
@@ -538,7 +566,9 @@ def test_commands_of_a_session(terminal: Make, project: Path) -> None:
     t.type("/clear")
     t.until("the conversation is forgotten")
     t.type("/load")
-    t.until("(this one)")
+    t.until(
+        re.compile(r"[0-9a-f]{6}  \d{4}-\d\d-\d\d \d\d:\d\d +2 turns  \(this one\) fix it").search
+    )
     leave(t)
 
 
