@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ _LINE = re.compile(
     re.MULTILINE,
 )
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_STEPS = "iteration_tokens_total_count"
 _SETTLED = 0.1
 _SECONDS = 5.0
 """How long an answer may wait for the counters before and behind it."""
@@ -29,8 +31,9 @@ _SECONDS = 5.0
 class Counters:
     """Draft tokens, accepted ones, and generated tokens, of all requests since the server began.
 
-    `drafts` are passes that had a draft, `passes` those that gave a request tokens; None where
-    the server does not count them.
+    `drafts` are passes that had a draft, `first` those that gave a request its first token and
+    `later` those that gave it more; `steps` passes of all requests together. None where the
+    server does not count them.
     """
 
     drafted: int = 0
@@ -38,7 +41,9 @@ class Counters:
     generated: int = 0
     per_position: Mapping[int, int] = field(default_factory=dict)
     drafts: int = 0
-    passes: int | None = None
+    first: int | None = None
+    later: int | None = None
+    steps: int | None = None
 
 
 def counters_of(text: str, model: str) -> Counters | None:
@@ -48,6 +53,7 @@ def counters_of(text: str, model: str) -> Counters | None:
     """
     sums: dict[str, float] = {}
     positions: dict[int, int] = {}
+    rows: Counter[str] = Counter()
     for match in _LINE.finditer(text):
         name, value = match[1], float(match[3])
         labels = dict(_LABEL.findall(match[2] or ""))
@@ -59,6 +65,7 @@ def counters_of(text: str, model: str) -> Counters | None:
                 positions[int(position)] = positions.get(int(position), 0) + int(value)
         else:
             sums[name] = sums.get(name, 0.0) + value
+            rows[name] += 1
     if "spec_decode_num_draft_tokens" not in sums:
         return None
     return Counters(
@@ -67,16 +74,15 @@ def counters_of(text: str, model: str) -> Counters | None:
         int(sums.get("generation_tokens", 0)),
         positions,
         int(sums.get("spec_decode_num_drafts", 0)),
-        _passes(sums),
+        # each pass of a request is timed once: to its first token, or from the pass before
+        _whole(sums.get("time_to_first_token_seconds_count")),
+        _whole(sums.get("inter_token_latency_seconds_count")),
+        _whole(sums.get(_STEPS)) if rows[_STEPS] == 1 else None,
     )
 
 
-def _passes(sums: Mapping[str, float]) -> int | None:
-    """vLLM times each pass of a request once: to its first token, or from the pass before."""
-    first, later = (
-        sums.get(f"{name}_seconds_count") for name in ("time_to_first_token", "inter_token_latency")
-    )
-    return int(first + later) if first is not None and later is not None else None
+def _whole(count: float | None) -> int | None:
+    return None if count is None else int(count)
 
 
 class Watch:
@@ -124,21 +130,32 @@ def between(stats: SpeculationStats, before: Counters, after: Counters) -> None:
     if drafted < 0 or not 0 <= accepted <= drafted or after.generated < before.generated:
         stats.notes.append("the server's counters went back: it was started again meanwhile")
         return
-    others = after.generated - before.generated - stats.generated_tokens
-    if not stats.generated_tokens or others < 0:
-        stats.notes.append("what was drafted is not known: the server had not counted all of it")
-        return
-    if others > 0:
-        stats.notes.append(
-            f"the server accepted {accepted} of {drafted} draft tokens meanwhile, for {others} "
-            "tokens of other requests too: which are this answer's is not known"
-        )
-        return
     last = max(after.per_position, default=-1)
     reached = [
         max(0, after.per_position.get(j, 0) - before.per_position.get(j, 0))
         for j in range(last + 1)
     ]
+    begun, later, steps = (
+        None if old is None or new is None else new - old
+        for old, new in (
+            (before.first, after.first),
+            (before.later, after.later),
+            (before.steps, after.steps),
+        )
+    )
+    passes = None if begun is None or later is None else begun + later
+    others = after.generated - before.generated - stats.generated_tokens
+    if not stats.generated_tokens or others < 0:
+        stats.notes.append("what was drafted is not known: the server had not counted all of it")
+        return
+    # behind a stop text lie tokens that are not in the answer: where no pass was shared, its own
+    alone = begun == 1 and passes == steps and others <= sum(map(bool, reached))
+    if others > 0 and not alone:
+        stats.notes.append(
+            f"the server accepted {accepted} of {drafted} draft tokens meanwhile, for {others} "
+            "tokens of other requests too: which are this answer's is not known"
+        )
+        return
     counted(
         stats,
         Count(
@@ -147,9 +164,7 @@ def between(stats: SpeculationStats, before: Counters, after: Counters) -> None:
             reached,
             drafts=max(0, after.drafts - before.drafts),
             beyond=None if after.per_position else accepted,
-            passes=None
-            if after.passes is None or before.passes is None
-            else after.passes - before.passes,
+            passes=passes,
         ),
     )
     stats.notes.append(

@@ -138,13 +138,16 @@ def counted(stats: SpeculationStats, count: Count, *, source: str = SERVER) -> N
 
     The passes where they are known, else the fewest that can be, and a note says so.
     """
+    generated = stats.generated_tokens
     if not drafted(stats, count.drafted, count.accepted, source=source):
+        if count.passes is not None and 0 < count.passes <= generated:
+            stats.passes, stats.acceptance_length = count.passes, generated / count.passes
         return
     reached = [*count.reached]
     while reached and not reached[-1]:
         reached.pop()
     stats.accepted_per_position = reached
-    generated, most = stats.generated_tokens, len(reached)
+    most = len(reached)
     beyond = most if count.beyond is None else count.beyond
     # each pass gives one token beside those that it accepts; the first had nothing to draft from
     least = max(1, generated - count.accepted)

@@ -47,6 +47,7 @@ def metrics(
     per_pos: dict[int, int],
     *,
     timed: tuple[int, int] | None = None,
+    steps: int | None = None,
 ) -> str:
     """The counters; `timed` are how many first tokens and later passes were timed."""
     label = 'engine="0",model_name="m"'
@@ -71,6 +72,7 @@ def metrics(
             for name, n in zip(names, timed or (), strict=False)
             for what in ("count", "created")
         ),
+        *([] if steps is None else [f"vllm:iteration_tokens_total_count{{{label}}} {steps}.0"]),
     ]
     return "\n".join(rows) + "\n"
 
@@ -187,6 +189,51 @@ def test_passes_that_were_not_timed_are_bounded(fake: Fake, remote: Remote) -> N
     found = asked(fake, remote)
     assert (found.passes, found.acceptance_length) == (3, 10 / 3)
     assert "passes are 3 to 10" in found.notes[-2]
+
+
+@pytest.mark.parametrize(
+    ("passes", "steps", "others", "own"),
+    [
+        ((1, 3), 4, 4, True),
+        ((1, 3), 4, 9, False),  # more than a pass can accept
+        ((1, 7), 4, 4, False),  # passes were shared
+        ((2, 3), 5, 4, False),  # another one began
+        ((1, 3), None, 4, False),
+    ],
+)
+def test_tokens_behind_a_stop_text_are_nobody_elses(
+    fake: Fake,
+    remote: Remote,
+    passes: tuple[int, int],
+    steps: int | None,
+    others: int,
+    own: bool,
+) -> None:
+    start = None if steps is None else 7
+    fake.metrics = [
+        metrics(0, 0, 0, 50, EIGHT, timed=(1, 1), steps=start),
+        metrics(
+            1,
+            8,
+            8,
+            60 + others,
+            dict.fromkeys(range(8), 1),
+            timed=(1 + passes[0], 1 + passes[1]),
+            steps=None if steps is None else 7 + steps,
+        ),
+    ]
+    found = asked(fake, remote)
+    assert (found.drafted, found.passes) == ((8, 4) if own else (0, 0))
+    assert ("other requests" in " ".join(found.notes)) != own
+
+
+def test_passes_without_a_draft_are_counted_too(fake: Fake, remote: Remote) -> None:
+    fake.metrics = [
+        metrics(0, 0, 0, 0, EIGHT, timed=(0, 0)),
+        metrics(0, 0, 0, 10, EIGHT, timed=(1, 9)),
+    ]
+    found = asked(fake, remote)
+    assert (found.passes, found.drafted, found.acceptance_length) == (10, 0, 1.0)
 
 
 @pytest.mark.parametrize("timed", [None, (1, 7)])
