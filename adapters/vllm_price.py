@@ -12,21 +12,27 @@ class RowPrice:
     """The chance to stand below which a draft token costs more than it gives.
 
     A pass over `rows` rows takes about a + b × rows, and the time is worth the tokens it usually
-    gives: a further row costs b times the tokens per second of the whole batch. Both are learned
-    with forgetting. Where the passes were too few, or all alike, it is `first`; it is never below
-    `floor`.
+    gives: a further row costs b times the tokens per second of the whole batch, the time of its
+    drafts included. Both are learned with forgetting. Where the passes were too few, or all alike,
+    it is `first`; it is never below `floor`.
     """
 
     def __init__(self, *, first: float = 0.1, floor: float = 0.02) -> None:
         self._first = first
         self._floor = floor
-        self._n = self._x = self._y = self._xx = self._xy = self._tokens = 0.0
+        self._n = self._x = self._y = self._xx = self._xy = self._tokens = self._drafting = 0.0
+        self._spent = 0.0
+
+    def spent(self, seconds: float) -> None:
+        """The drafts of the pass that comes now took this long."""
+        self._spent = seconds
 
     def observe(self, rows: int, seconds: float, tokens: int) -> None:
         """A pass over so many rows took this long and gave so many tokens."""
         if self._n:
             # a pause of the machine is no cost of a row
             seconds = min(seconds, _OUTLIER * self._y / self._n)
+            self._spent = min(self._spent, _OUTLIER * (self._y + self._drafting) / self._n)
         for name, value in (
             ("_n", 1.0),
             ("_x", float(rows)),
@@ -34,6 +40,7 @@ class RowPrice:
             ("_xx", float(rows * rows)),
             ("_xy", rows * seconds),
             ("_tokens", float(tokens)),
+            ("_drafting", self._spent),
         ):
             setattr(self, name, getattr(self, name) * _KEEP + value)
 
@@ -52,4 +59,4 @@ class RowPrice:
         """The tokens that the whole batch gives in this time; 0 while that is not known."""
         if self._n < _ENOUGH or self._y <= 0.0:
             return 0.0
-        return seconds * self._tokens / self._y
+        return seconds * self._tokens / (self._y + self._drafting)

@@ -43,7 +43,8 @@ _log = logging.getLogger(__name__)
 _UNSAID: Any = object()
 _MOST_READ = 1 << 16
 _TOOK_RATE = 0.05
-_ASK_EVERY = 16
+_ASK_FIRST, _ASK_EVERY = 4, 16
+_OUTLIER = 4.0
 _MOST_FAULTS = 8
 
 
@@ -53,8 +54,8 @@ class AgentSpecProposer:
     Candidates are all earlier places of the text, what tools returned in the shape a call quotes
     it in, and the fixed parts of the calls that the tools in the prompt allow. Drafts are at most
     `num_speculative_tokens` long, shorter where their tokens would cost more than they give
-    (`RowPrice`), and deterministic. A row is not asked for one while its drafts give less than the
-    whole batch does in the time that one takes.
+    (`RowPrice`), and deterministic. A row whose drafts give less than the whole batch does in the
+    time that one takes is asked for one now and then.
 
     State is kept by what a row says (`Texts`), since rows have no names. A row for which anything
     fails is left without a draft, said once; an answer is never ended by it. Where whole steps
@@ -132,8 +133,11 @@ class AgentSpecProposer:
         drafts: list[list[int]] = [[] for _ in sampled_token_ids]
         if self._faults == _MOST_FAULTS:
             return drafts
+        entered = self._clock()
         try:
-            self._fill(drafts, sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+            self._fill(
+                drafts, sampled_token_ids, num_tokens_no_spec, token_ids_cpu, entered - self._left
+            )
         except Exception as error:  # what is drafted already stands
             self._warn(error)
             self.texts.clear()
@@ -141,6 +145,7 @@ class AgentSpecProposer:
             if self._faults == _MOST_FAULTS:
                 _log.warning("there are no more drafts: %d steps failed", _MOST_FAULTS)
         self._left = self._clock()
+        self._price.spent(self._left - entered)
         return drafts
 
     def _fill(
@@ -149,8 +154,8 @@ class AgentSpecProposer:
         sampled_token_ids: Sequence[Sequence[int]],
         num_tokens_no_spec: np.ndarray[Any, Any],
         token_ids_cpu: np.ndarray[Any, Any],
+        seconds: float,
     ) -> None:
-        seconds = self._clock() - self._left
         rows: dict[int, Row] = {}
         for i, sampled in enumerate(sampled_token_ids):
             n = int(num_tokens_no_spec[i])
@@ -181,7 +186,8 @@ class AgentSpecProposer:
             self._survival.observe(drafted, verdict.accepted, verdict.judged)
         else:
             text.hold(row)
-        if text.gain < self._price.worth(self._took) and (self.texts.step + i) % _ASK_EVERY:
+        poor = text.asks >= _ASK_FIRST and text.gain < self._price.worth(self._took)
+        if poor and (self.texts.step + i) % _ASK_EVERY:
             return []
         draft = self._asked(text)
         tokens: list[int] = []
@@ -195,7 +201,11 @@ class AgentSpecProposer:
         begun = self._clock()
         text.catch_up()
         draft = text.lookup.propose(min(self._k, self._most - len(text)))
-        self._took += _TOOK_RATE * (self._clock() - begun - self._took)
+        took = self._clock() - begun
+        if self._took:
+            # a pause of the machine is no cost of a draft
+            took = min(took, _OUTLIER * self._took)
+        self._took += (_TOOK_RATE if self._took else 1.0) * (took - self._took)
         return draft
 
     def _learn_price(

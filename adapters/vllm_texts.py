@@ -29,7 +29,8 @@ class Text:
     """One text as far as it was seen, and the lookup that follows it.
 
     `drafted` is what was last drafted for it, `verified` how many tokens of that were sent on, and
-    `gain` how many of those have stood of late, for each time that it was `asked` for a draft.
+    `gain` how many of those have stood of late, for each of the `asks` that judged it.
+    `asked` says whether it was asked for a draft in the last step.
     `step` is when it was last seen, `steady` whether it was in the step before, too. One that is
     `mute` is known by its tokens and not followed: something had failed. The lookup is told of
     tokens when it is next asked: one that is not costs next to nothing.
@@ -40,7 +41,8 @@ class Text:
         self.drafted: Draft = EMPTY_DRAFT
         self.verified = 0
         self.asked = False
-        self.gain = 1.0
+        self.gain = 0.0
+        self.asks = 0
         self.step = 0
         self.steady = False
         self.muted = False
@@ -95,7 +97,9 @@ class Text:
                 break
             accepted += 1
         if self.asked:
-            self.gain += _GAIN_RATE * (min(accepted, self.verified) - self.gain)
+            self.asks += 1
+            rate = max(_GAIN_RATE, 1 / self.asks)
+            self.gain += rate * (min(accepted, self.verified) - self.gain)
         verdict = Verdict.of(self.drafted, new, range(accepted), None)
         self.lookup.observe(new, verdict)
         self._hold(more)
