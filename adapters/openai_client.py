@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from agentspec.adapters.source import Answers, Source
@@ -111,6 +112,7 @@ class InProcess(httpx2.AsyncBaseTransport):
         except AgentspecError as error:
             return _refusal(error)
         exchange = _Exchange(app, request, await request.aread())
+        body = _Body(exchange)
         self._tasks.add(exchange.task)
         exchange.task.add_done_callback(self._tasks.discard)
         try:
@@ -118,7 +120,7 @@ class InProcess(httpx2.AsyncBaseTransport):
         except BaseException:
             await exchange.aclose()
             raise
-        return httpx2.Response(head["status"], headers=head["headers"], stream=exchange)
+        return httpx2.Response(head["status"], headers=head["headers"], stream=body)
 
     def _app(self, engine: Answers) -> Starlette:
         """The application of the running loop."""
@@ -158,8 +160,34 @@ def _refusal(error: AgentspecError) -> httpx2.Response:
     return httpx2.Response(failure.status, json=body_of(failure, "openai"))
 
 
-class _Exchange(httpx2.AsyncByteStream):
-    """One request in a task of its own, and the body that it writes."""
+class _Body(httpx2.AsyncByteStream):
+    """What an exchange writes; whoever forgets to close it stops the engine all the same.
+
+    Nothing that runs holds it, so it is collected with the stream that was left.
+    """
+
+    def __init__(self, exchange: _Exchange) -> None:
+        self._exchange = exchange
+        self._loop = asyncio.get_running_loop()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        more = True
+        while more:
+            message = await self._exchange.message()
+            if message.get("body"):
+                yield message["body"]
+            more = message.get("more_body", False)
+
+    async def aclose(self) -> None:
+        await self._exchange.aclose()
+
+    def __del__(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and its tasks with it
+            self._loop.call_soon_threadsafe(self._exchange.leave)
+
+
+class _Exchange:
+    """One request in a task of its own."""
 
     def __init__(self, app: Starlette, request: httpx2.Request, body: bytes) -> None:
         self._request = request
@@ -211,16 +239,12 @@ class _Exchange(httpx2.AsyncByteStream):
             raise httpx2.ReadError("the answer ended before it was whole", request=self._request)
         return message
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        more = True
-        while more:
-            message = await self.message()
-            if message.get("body"):
-                yield message["body"]
-            more = message.get("more_body", False)
+    def leave(self) -> None:
+        """Nobody reads on: the application is told that its client is gone."""
+        self._closed.set()
 
     async def aclose(self) -> None:
-        self._closed.set()
+        self.leave()
         # an error of the application was told as the end of the answer
         await asyncio.wait({self.task})
         if not self.task.cancelled():

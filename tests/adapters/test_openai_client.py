@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -127,6 +128,28 @@ def test_closing_a_stream_stops_the_engine(engine: Any) -> None:
         stands_still(engine)
 
     run(client, work)
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_stream_that_is_left_open_stops_the_engine(engine: Any, read: bool) -> None:
+    client = openai_client(engine=engine)
+
+    async def work() -> None:
+        stream = await ask(client, ENDLESS, stream=True)
+        if read:
+            async for _ in stream:
+                break
+        del stream
+        gc.collect()
+        for _ in range(2000):
+            if not any(slot.busy for slot in engine.slots()):
+                return
+            await asyncio.sleep(0.005)
+        raise AssertionError("it runs on")
+
+    run(client, work)
+    stands_still(engine)
+    assert len(engine.tokens) < 100_000
 
 
 @pytest.mark.parametrize("stream", [False, True])
