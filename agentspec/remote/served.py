@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentspec.aio import Stop
-from agentspec.errors import BackendError, ModelNotFoundError
+from agentspec.errors import BackendError, InvalidRequestError, ModelNotFoundError
 from agentspec.remote.client import Client, why
 from agentspec.remote.events import list_of, object_of, parsed, text_of
 
@@ -40,10 +40,15 @@ def served(client: Client, name: str = "", stop: Stop | None = None) -> Served:
     """What the server's list says of this model, of its first where none is named.
 
     Setting `stop` ends it.
-    Raises ModelNotFoundError for an empty list without a name, BackendError for what is no list,
-    and what `Client.get` raises.
+    Raises ModelNotFoundError for an empty list, or none, without a name, BackendError for what is
+    no list, and what `Client.get` raises.
     """
-    models = _listed(client, stop or Stop())
+    try:
+        models = _listed(client, stop or Stop())
+    except InvalidRequestError as error:
+        if name:
+            raise
+        raise ModelNotFoundError(f"no list of models, so name one: {error}") from error
     if not name:
         if not models:
             raise ModelNotFoundError(f"{client.url} serves no model; name one")
@@ -61,6 +66,8 @@ def _listed(client: Client, stop: Stop) -> Sequence[Mapping[str, Any]]:
         return [
             entry for entry in listed if isinstance(entry, Mapping) and text_of(entry.get("id"))
         ]
+    except InvalidRequestError:
+        raise  # which is a ValueError too
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise BackendError(
             f"{client.url}/models cannot be read ({why(error)}); name the model"

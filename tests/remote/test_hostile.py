@@ -12,6 +12,8 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from agentspec.aio import Stop
 from agentspec.api import Engine
@@ -23,6 +25,7 @@ from agentspec.errors import (
     ConfigError,
     ContextOverflowError,
     InvalidRequestError,
+    ModelNotFoundError,
 )
 from agentspec.remote import client as remote_client
 from agentspec.remote.client import Client
@@ -94,6 +97,39 @@ def test_the_assistants_model_says_what_a_page_is(fake: Fake) -> None:
     fake.replies = [Reply(b"<html>", Content_Type="text/html; charset=utf-8")]
     with pytest.raises(BackendError, match=r"text/html.*base URL"):
         list(HttpModel(fake.url).answer(HI, [], stop=Stop()))
+
+
+WHOLE: list[Part] = sent(
+    delta(role="assistant", content=""),
+    delta(content="é"),
+    delta(tool_calls=[{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}]),
+    {**STOP, "timings": {"predicted_n": 3, "draft_n": 2, "draft_n_accepted": 1}},
+    {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}},
+)
+
+
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_streams_with_other_bytes_in_them(fake: Fake, remote: Remote, data: st.DataObject) -> None:
+    raw = b"".join(part for part in WHOLE if isinstance(part, bytes))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(raw)))
+        other = data.draw(st.sampled_from([b"", b"\0", b"\xff", b"\n\n", b"[[", b"-", b"\r", b'"']))
+        raw = raw[:at] + other + raw[at + data.draw(st.sampled_from([0, 1, 30])) :]
+    fake.replies = [Reply(raw)]
+    try:
+        found = remote(kind="vllm", metrics=False).complete(HI)
+    except AgentspecError as error:
+        said = str(error)
+        found = None
+    if found is None:
+        assert "\n" not in said
+        return
+    found.model_dump_json().encode()
+    assert found.speculation is not None
+    assert 0 <= found.speculation.accepted <= found.speculation.drafted
 
 
 # -- chunks -----------------------------------------------------------------------------------
@@ -266,6 +302,29 @@ def test_an_address_that_is_not_the_base_url_is_told(fake: Fake, remote: Remote)
     fake.replies = [Reply(b'{"detail":"Not Found"}', status=404)]
     with pytest.raises(InvalidRequestError, match="with its /v1"):
         remote().complete(HI)
+
+
+def test_a_server_without_a_list_needs_a_name(fake: Fake, remote: Remote) -> None:
+    fake.models = None
+    with pytest.raises(ModelNotFoundError, match="name one"):
+        remote(model=None).complete(HI)
+    fake.paths.clear()
+    engine = remote()
+    for _ in range(3):
+        assert engine.complete(HI).text == "hi"
+    assert fake.paths.count("/v1/models") == 1  # that there is none is known then
+
+
+def test_a_proxy_of_the_environment_gets_nothing(
+    fake: Fake, remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening() as (url, proxy):
+        for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, url)
+        assert remote(api_key="sk-very-secret").complete(HI).text == "hi"
+        proxy.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            proxy.accept()
 
 
 # -- refusals ---------------------------------------------------------------------------------
