@@ -76,7 +76,9 @@ class Chat:
         greedy: bool = True,
         by_source: bool = False,
     ) -> None:
-        self.screen = Screen(console, by_source=by_source)
+        self.model: LoadedModel = ways.model(None)
+        # a server gives no tokens, only their text
+        self.screen = Screen(console, by_source=by_source and self.model.explains)
         self.repository = repository
         self.test_command = test_command
         self.greedy = greedy
@@ -87,7 +89,6 @@ class Chat:
         self._interrupts: Interrupts | None = None
         self._typed = Typed(self.screen.queued)
         self._stopped = 0.0
-        self.model: LoadedModel = ways.model(None)
         self.recording = RecordingModel(self.model)
         self.speed = Speed(self.model.n_ctx)
         self._resume = resume

@@ -138,6 +138,8 @@ def talk(
     with ending(), closing(chat):
         if by_source and not colour:
             chat.screen.warn("without colours the sources of tokens cannot be shown")
+        elif by_source and not chat.model.explains:
+            chat.screen.warn("a server does not tell who proposed a token: all are shown alike")
         chat.run()
 
 

@@ -500,6 +500,15 @@ def test_hostile_text_cannot_steer_the_terminal(terminal: Make, project: Path) -
     assert b"\x1b[2J" not in t.raw
 
 
+def test_a_server_says_no_sources_and_its_text_is_shown(terminal: Make) -> None:
+    t = terminal(["It is **shown**."], arguments=("--color-by-source",))
+    t.until("a server does not tell who proposed a token")
+    t.until("scripted · ready")
+    t.type("hello")
+    t.until("It is shown.")
+    leave(t)
+
+
 def test_a_session_goes_on_after_the_program_was_killed(
     terminal: Make, project: Path, tmp_path: Path
 ) -> None:
@@ -566,9 +575,8 @@ def test_commands_of_a_session(terminal: Make, project: Path) -> None:
     t.type("/clear")
     t.until("the conversation is forgotten")
     t.type("/load")
-    t.until(
-        re.compile(r"[0-9a-f]{6}  \d{4}-\d\d-\d\d \d\d:\d\d +2 turns  \(this one\) fix it").search
-    )
+    listed = re.compile(r"[0-9a-f]{6}  [0-9-]{10} [0-9:]{5} +2 turns  \(this one\) fix it")
+    t.until(lambda text: listed.search(text) is not None)
     leave(t)
 
 
