@@ -199,6 +199,7 @@ def _setup(line: Line, server: Server) -> Setup:
         raise ConfigError(
             f"--gpu-memory-utilization must be above 0 and at most 1, not {utilization[:20]!r}"
         )
+    more = server.speculation.more
     assert server.batch is not None
     assert server.requests is not None
     return Setup(
@@ -209,6 +210,8 @@ def _setup(line: Line, server: Server) -> Setup:
         kv_bytes=kv,
         value_bytes=value,
         bytes_per_weight=_LOADED_BYTES.get(line.values.get("quantization", "")),
+        draft_kv_bytes=KV_BYTES.get(str(more.get("kv_cache_dtype"))),
+        draft_bytes_per_weight=_LOADED_BYTES.get(str(more.get("quantization"))),
         batch=server.batch,
         requests=server.requests,
         k=server.speculation.tokens,

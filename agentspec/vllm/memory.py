@@ -6,7 +6,7 @@ made-up requests; here it is estimated, and what is left for the cache is theref
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentspec.vllm.facts import VOCAB_STEP, ModelFacts
 
@@ -27,7 +27,8 @@ class Setup:
     """What memory depends on beside the models.
 
     `kv_bytes` are those of one value in the cache, `value_bytes` of one that is not quantised, and
-    `bytes_per_weight` of one that is while it is loaded. Experts are divided among the `dp` too;
+    `bytes_per_weight` of one that is while it is loaded; the draft model's where they are others.
+    Experts are divided among the `dp` too;
     all else each of those has for itself. `batch` counts tokens, `requests` run at
     once, `k` tokens are drafted for each.
     """
@@ -39,6 +40,8 @@ class Setup:
     kv_bytes: float = 2.0
     value_bytes: float = 2.0
     bytes_per_weight: float | None = None
+    draft_kv_bytes: float | None = None
+    draft_bytes_per_weight: float | None = None
     batch: int = 2048
     requests: int = 256
     k: int = 0
@@ -211,7 +214,11 @@ def _draft_weights(draft: ModelFacts | None, setup: Setup) -> int:
     if draft.loaded is not None and not (draft.plain and draft.layers > 1):
         # heads: their few layers are divided, how evenly is nobody's promise
         return int(draft.loaded / setup.tp * setup.value_bytes / 2)
-    alone = Setup(tp=setup.tp, value_bytes=setup.value_bytes)
+    alone = Setup(
+        tp=setup.tp,
+        value_bytes=setup.value_bytes,
+        bytes_per_weight=setup.draft_bytes_per_weight,
+    )
     return _weights(draft, alone, draft.layers, first=True, last=True)
 
 
@@ -220,7 +227,8 @@ def _draft_kv(target: ModelFacts, draft: ModelFacts | None, setup: Setup, *, mtp
         return kv_per_token(target, setup, max(1, target.mtp))
     if draft is None or draft.model_type == "medusa":
         return 0.0
-    return kv_per_token(draft, setup, draft.layers)
+    own = replace(setup, kv_bytes=setup.draft_kv_bytes or setup.kv_bytes)
+    return kv_per_token(draft, own, draft.layers)
 
 
 def _passes(target: ModelFacts, draft: ModelFacts | None, setup: Setup, *, last: bool) -> int:

@@ -52,6 +52,8 @@ OURS = "agentspec.adapters.vllm_proposer.AgentSpecProposer"
 """The class with which vLLM drafts as agentspec does."""
 
 _SUFFIX_DEPTH = 24
+# guides write [ngram], some with quotes that no shell has taken off
+_AROUND = "[]'\""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +99,14 @@ def method_of(keys: Mapping[str, Any], draft: ModelFacts | None) -> str:
     """The method that vLLM would take where none is said, told from the model's name and kind."""
     told = keys.get("method")
     if told is not None:
-        method = str(told).strip("[]")
+        method = str(told).strip(_AROUND)
         return "mtp" if method.endswith("_mtp") else method
     model = keys.get("model")
     if model is None:
         raise ConfigError(
             "it is not said how to draft: give --draft MODEL, or --method ngram, suffix or mtp"
         )
-    if str(model).lower().strip("[]") == "ngram":
+    if str(model).lower().strip(_AROUND) == "ngram":
         return "ngram"
     if is_class_path(str(model)):
         return "custom_class"

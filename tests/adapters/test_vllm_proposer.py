@@ -653,6 +653,23 @@ class TestBounds:
             self.seen(texts, range(100 * start, 100 * start + 5))
         assert len(texts) == 2
 
+    def test_rows_that_stay_are_compared_with_their_own_text_alone(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        texts = self.texts()
+        rows = [[n, 1, 2, 3] for n in range(50)]
+        self.seen(texts, *rows)
+        compared: list[int] = []
+        begins = vllm_texts.Text.begins
+
+        def count(text: vllm_texts.Text, row: vllm_texts.Row) -> bool:
+            compared.append(1)
+            return begins(text, row)
+
+        monkeypatch.setattr(vllm_texts.Text, "begins", count)
+        texts.known(self.rows(*([*row, 4] for row in rows)))
+        assert len(compared) == 50
+
     def test_two_rows_that_say_the_same_have_a_text_each(self) -> None:
         texts = self.texts()
         self.seen(texts, range(90), range(90))

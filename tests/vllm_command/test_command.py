@@ -247,6 +247,21 @@ def test_number_formats_change_what_is_counted() -> None:
     assert stage("--max-num-batched-tokens", "16K").passes > plain.passes
 
 
+def test_number_formats_of_the_draft_model_are_its_own() -> None:
+    def stage(*flags: str) -> Any:
+        made = answer(*GUIDE, *flags)
+        assert made.budget is not None
+        return made.budget.stages[0]
+
+    plain, own = stage(), stage("-sc.kv_cache_dtype=fp8", "-sc.quantization=fp8")
+    assert own.draft_kv == plain.draft_kv / 2
+    assert plain.draft * 0.5 < own.draft < plain.draft * 0.7
+    assert (own.kv, own.weights) == (plain.kv, plain.weights)
+    assert stage("--kv-cache-dtype", "fp8").draft_kv == plain.draft_kv / 2
+    old = stage("--speculative-model-quantization", "fp8")
+    assert old.draft == own.draft
+
+
 @pytest.mark.parametrize("share", ["0", "1.5", "-1", "nan", "much"])
 def test_a_share_of_memory_that_is_none(share: str) -> None:
     with pytest.raises(ConfigError, match="--gpu-memory-utilization"):

@@ -277,6 +277,28 @@ def test_a_model_with_windows_by_hand() -> None:
     assert facts.longest == 131072
 
 
+AWQ = {
+    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_hidden_layers": 64,
+    "hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": 8,
+    "intermediate_size": 27648, "vocab_size": 152064, "max_position_embeddings": 32768,
+    "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128},
+}  # fmt: skip
+
+
+def test_a_quantised_model_by_hand() -> None:
+    facts = read_config(AWQ, name="m", source="here")
+    # attention and its biases, the feed forward; 4 bits, and for 128 of them a scale and a zero
+    layer = 2 * 5120 * 5120 + 5120 + 2 * 5120 * 1024 + 2048 + 3 * 5120 * 27648
+    shape = 64 * layer * (4 + 20 / 128) / 8 + 2 * (2 * 152064 * 5120 + 64 * 2 * 5120 + 5120)
+    assert held(facts).stages[0].weights == int(shape)
+    # what the files say counts, and is divided like the shape
+    read = read_config(AWQ, name="m", source="here", loaded=int(shape * 1.02))
+    assert held(read).stages[0].weights == pytest.approx(shape * 1.02, rel=1e-9)
+    norms = 2 * (64 * 2 * 5120 + 5120)
+    half = (shape - norms) / 2 + norms
+    assert held(read, tp=2).stages[0].weights == pytest.approx(half * 1.02, rel=1e-9)
+
+
 def test_a_model_with_a_latent_by_hand() -> None:
     facts = read_config(DEEPSEEK_V3, name="m", source="here", loaded=685 * 10**9)
     (stage,) = held(facts, tp=8).stages

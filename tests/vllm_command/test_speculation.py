@@ -34,6 +34,8 @@ DRAFT = find_published("meta-llama/Llama-3.2-1B-Instruct")
         ({"model": "meta-llama/Llama-3.2-1B-Instruct"}, "draft_model"),
         ({"model": "[ngram]"}, "ngram"),
         ({"model": "ngram"}, "ngram"),
+        ({"model": "'[ngram]'"}, "ngram"),
+        ({"method": '"ngram"'}, "ngram"),
         ({"model": "yuhuili/EAGLE-LLaMA3-Instruct-8B"}, "eagle"),
         ({"model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}, "eagle3"),
         ({"model": "package.module.Proposer"}, "custom_class"),
