@@ -135,10 +135,12 @@ def test_a_stream_that_is_left_open_stops_the_engine(engine: Any, read: bool) ->
     client = openai_client(engine=engine)
 
     async def work() -> None:
-        stream = await ask(client, ENDLESS, stream=True)
+        stream = await ask(client, ENDLESS, stream=True, max_tokens=100_000)
         if read:
             async for _ in stream:
                 break
+        while not engine.target.passes:
+            await asyncio.sleep(0.005)
         del stream
         gc.collect()
         for _ in range(2000):
