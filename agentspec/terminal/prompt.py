@@ -14,7 +14,7 @@ from agentspec.assistant.mentions import candidates, open_mention, quoted
 from agentspec.assistant.slash import completions, parse_slash
 
 if TYPE_CHECKING:
-    from prompt_toolkit import PromptSession
+    from prompt_toolkit import Application, PromptSession
     from prompt_toolkit.completion import Completer
     from prompt_toolkit.history import FileHistory
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -63,6 +63,8 @@ class Prompt:
             enable_suspend=True,
             reserve_space_for_menu=6,
         )
+        self._requests.app.before_render += self._without_echo
+        self._first = False
         self._questions: PromptSession[str] = PromptSession(color_depth=depth, enable_suspend=True)
 
     def request(self, text: str = "") -> str:
@@ -70,6 +72,7 @@ class Prompt:
 
         Raises KeyboardInterrupt for Ctrl-C at an empty line, EOFError for Ctrl-D.
         """
+        self._first = True
         return self._requests.prompt(
             [("bold", self._mark)],
             default=text,
@@ -103,6 +106,13 @@ class Prompt:
 
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(leave)
+
+    def _without_echo(self, application: Application[str]) -> None:
+        # what was typed just before is read all the same, but the terminal has echoed it
+        if self._first:
+            self._first = False
+            application.output.write_raw("\r")
+            application.output.erase_end_of_line()
 
     def _toolbar(self) -> str:
         return self._status()
