@@ -192,6 +192,44 @@ def test_the_longest_run_wins_and_of_equal_ones_the_likelier() -> None:
     assert path([likely, even, sure, even, even])[0] == 0
 
 
+def test_what_stands_behind_a_token_counts_with_its_own_best_run() -> None:
+    even = np.zeros(VOCAB)
+    likely = even.copy()
+    likely[0] = 2.0
+    # 0 leads to one more, 1 by its first child to one more and by its second to two
+    tokens, parents = (0, 1, 2, 2, 3, 4), (-1, -1, 0, 1, 1, 4)
+    draft = Draft(tokens, ("a",) * 6, (None,) * 6, parents)
+    rows = np.array([likely, *[even] * 6], dtype=np.float32)
+    sampler = Sampler(SamplingParams(temperature=1.0), SeededChance(5))
+    said = [node for _, node in Typical()(draft, Table(rows), sampler, 0)]
+    assert said[:3] == [1, 4, 5]
+
+
+def test_greedily_a_typical_token_is_no_more_than_another() -> None:
+    class Shut(Table):
+        def logits(self, i: int) -> npt.NDArray[np.float32]:
+            raise AssertionError("a greedy row was read")
+
+    tied = np.zeros((3, VOCAB), dtype=np.float32)
+    draft = Draft.chain((1, 0), "a")
+    sampler = Sampler(SamplingParams(), SeededChance(5))
+    assert list(Typical()(draft, Shut(tied), sampler, 0)) == [(0, None)]
+
+
+def test_what_looks_ahead_leaves_no_trace() -> None:
+    table = Table(np.zeros((1, VOCAB), dtype=np.float32))
+    params = SamplingParams(temperature=1.0, repetition_penalty=1.5, logprobs=0)
+    sampler = Sampler(params, SeededChance(5), prompt=[1])
+    before = sampler.law(table, 0)
+    ahead = sampler.fork()
+    ahead.commit(2, table, 0)
+    assert not sampler.logprobs
+    assert sampler.law(table, 0).probs.tolist() == before.probs.tolist()
+    sampler.commit(1)
+    sampler.commit(2, table, 0)
+    assert len(sampler.logprobs) == len(ahead.logprobs) == 1
+
+
 def test_the_threshold() -> None:
     even, sure = Distribution(np.ones(VOCAB), VOCAB), Distribution(np.eye(VOCAB)[0], 1.0)
     assert Typical().threshold(even) == pytest.approx(0.3 / VOCAB)
