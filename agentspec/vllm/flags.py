@@ -34,6 +34,11 @@ def _scheduling(server: Server) -> Iterator[Refusal]:
     yield from _batches(server)
     if server.old_runner and "logits-processors" in server.flags:
         yield Refusal("logits-processors", f"they do not go with {speculation.method}")
+    target = server.target
+    experts = target is None or target.moe or not target.plain
+    if "enable-expert-parallel" in server.flags and not experts:
+        # ModelConfig._verify_with_expert_parallelism
+        yield Refusal("enable-expert-parallel", "the model has no experts")
     if "kv-sharing-fast-prefill" in server.flags and speculation.method in OF_STATES:
         yield Refusal("kv-sharing-fast-prefill", f"it does not go with {speculation.method}")
     if speculation.more.get("enable_adaptive_verification") and (server.lora or server.pp > 1):

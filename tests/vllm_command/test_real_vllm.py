@@ -245,6 +245,7 @@ def test_what_is_refused_by_its_name_is_refused_by_vllm(
             "max-num-batched-tokens",
             "must be greater than or equal to max_num_seqs",
         ),
+        (["-ep"], "enable-expert-parallel", "greater than 0"),
         (
             ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "512"],
             "max-num-batched-tokens",
