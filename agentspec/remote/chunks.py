@@ -43,6 +43,7 @@ _FINISH: Mapping[str, FinishReason] = {
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
 }
+_MOST_NAMELESS = 1 << 16
 
 
 @dataclass(slots=True)
@@ -63,6 +64,7 @@ class RemoteAnswer:
     _text: list[str] = field(default_factory=list)
     _calls: Calls = field(default_factory=Calls)
     _named: dict[int, str] = field(default_factory=dict)
+    _nameless: dict[int, tuple[str, str]] = field(default_factory=dict)
     _logprobs: list[TokenLogprob] = field(default_factory=list)
 
     @property
@@ -119,16 +121,22 @@ class RemoteAnswer:
                 pieces.append(ToolCallDelta(index=part.index, function=function))
             elif part.name:
                 self._named[part.index] = part.name
+                id_, before = self._nameless.pop(part.index, ("", ""))
+                arguments = before + part.arguments
                 pieces.append(
                     ToolCallDelta(
                         index=part.index,
-                        id=part.id or f"call_{secrets.token_hex(12)}",
+                        id=part.id or id_ or f"call_{secrets.token_hex(12)}",
                         type="function",
-                        function=FunctionCallDelta(name=part.name, arguments=part.arguments),
+                        function=FunctionCallDelta(name=part.name, arguments=arguments),
                     )
                 )
             elif part.id or part.arguments:
-                raise ValueError("a tool call without a name")
+                # its name comes with a later piece, or never
+                id_, before = self._nameless.get(part.index, ("", ""))
+                if len(before) > _MOST_NAMELESS:
+                    raise ValueError("a tool call without a name")
+                self._nameless[part.index] = (part.id or id_, before + part.arguments)
         if pieces:
             shown.tool_calls = pieces
         return shown if shown.model_fields_set else None
@@ -146,6 +154,8 @@ class RemoteAnswer:
         finish = _FINISH.get(self.reason)
         if finish is None:
             raise self.client.unfinished(self.reason)
+        if self._nameless:
+            raise ValueError("a tool call without a name")
         # some say of calls that they stop, and some of a text that it calls
         return finish if finish == "length" else "tool_calls" if self._named else "stop"
 

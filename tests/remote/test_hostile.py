@@ -174,6 +174,17 @@ def test_calls_that_all_have_the_index_0_and_no_ids(fake: Fake, remote: Remote) 
     assert calls(remote()) == [("one", "{}"), ("two", "{}")]
 
 
+def test_a_name_that_comes_behind_the_id(fake: Fake, remote: Remote) -> None:
+    fake.say(
+        call(index=0, id="a", function={"name": "", "arguments": "{"}),
+        call(index=0, function={"name": "f", "arguments": "}"}),
+        STOP,
+    )
+    assert [
+        (c.id, c.function.name, c.function.arguments) for c in remote().complete(HI).tool_calls
+    ] == [("a", "f", "{}")]
+
+
 def test_arguments_that_are_a_list(fake: Fake, remote: Remote) -> None:
     fake.say(call(index=0, id="a", function={"name": "f", "arguments": [1]}), STOP)
     assert calls(remote()) == [("f", "[1]")]
@@ -181,10 +192,8 @@ def test_arguments_that_are_a_list(fake: Fake, remote: Remote) -> None:
 
 def test_arguments_nested_at_the_limit(fake: Fake, remote: Remote) -> None:
     for depth in range(700, 1000, 7):
-        nested: Any = json.loads("[" * 300 + "]" * 300)
         text = '{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f",'
         text += '"arguments":{"a":' + "[" * depth + "]" * depth + "}}}]}}]}"
-        assert nested is not None
         fake.replies = [Reply(b"data: " + text.encode() + b"\n\n", *sent(STOP))]
         try:
             remote(metrics=False).complete(HI)
