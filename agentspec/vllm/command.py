@@ -28,6 +28,14 @@ from agentspec.vllm.values import BYTES, KV_BYTES
 
 # what quantising while loading leaves of a weight
 _LOADED_BYTES = {"fp8": 1.0, "bitsandbytes": 0.5625}
+# flags that move weights or cache elsewhere, or say what is to be taken instead
+_UNCOUNTED = frozenset(
+    {
+        "cpu-offload-gb", "offload-backend", "offload-group-size", "kv-cache-memory-bytes",
+        "num-gpu-blocks-override", "language-model-only", "decode-context-parallel-size",
+        "prefill-context-parallel-size", "hf-overrides", "config",
+    }
+)  # fmt: skip
 # a draft model whose cache is so much of the target's is worth a word
 _MUCH = 0.25
 
@@ -232,7 +240,7 @@ def _context(held: Budget, server: Server, target: ModelFacts, *, automatic: boo
     longest = held.longest(context)
     if automatic:
         return longest
-    if held.surely_too_small(context):
+    if held.surely_too_small(context) and not server.flags & _UNCOUNTED:
         # check_enough_kv_cache_memory
         first = held.stages[0]
         way = (
@@ -288,6 +296,9 @@ def _remarks(
     if unknown:
         yield f"vLLM {VERSION} has no {', '.join(unknown)}, and would not start with it"
     yield "while it drafts, vLLM refuses requests with min_p or logit_bias"
+    moved = server.flags & _UNCOUNTED - {"hf-overrides", "config"}
+    if moved:
+        yield f"what --{', --'.join(sorted(moved))} changes of the memory is not counted"
     for flag, what in (("hf-overrides", "config.json says"), ("config", "is written here")):
         if flag in line.flags:
             yield f"--{flag} may say other than {what}: only the latter was checked and counted"

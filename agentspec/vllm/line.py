@@ -14,7 +14,7 @@ from agentspec.vllm.retired import BATCH_LIMIT, FLAGS, KEYS, OLD_DRAFT_TP, SHORT
 _VALUED = {
     "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "max-model-len",
     "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization", "kv-cache-dtype", "dtype",
-    "quantization", "revision",
+    "quantization", "revision", "decode-context-parallel-size", "prefill-context-parallel-size",
 }  # fmt: skip
 _SWITCHES = {
     "async-scheduling", "enable-lora", "enforce-eager", "enable-expert-parallel",
@@ -22,6 +22,7 @@ _SWITCHES = {
 }  # fmt: skip
 _SHORT = {
     "tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size",
+    "dcp": "decode-context-parallel-size", "pcp": "prefill-context-parallel-size",
     "ep": "enable-expert-parallel", "q": "quantization", "sc": "speculative-config", **SHORT,
 }  # fmt: skip
 # today's own flags for three keys of the JSON

@@ -222,6 +222,22 @@ def test_what_surely_does_not_fit_is_refused_and_what_would_is_said() -> None:
         answer("Qwen/Qwen3-8B", "--spec-method", "ngram", gpus=Gpus(1, 22 << 30))
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--cpu-offload-gb", "40"], ["--kv-cache-memory-bytes=8g"], ["-dcp", "2"],
+        ["--prefill_context_parallel_size", "2"], ["--language-model-only"],
+    ],
+)  # fmt: skip
+def test_what_is_not_counted_is_not_refused_for_its_size(flags: list[str]) -> None:
+    line = [LLAMA, "--spec-method", "ngram"]
+    with pytest.raises(UnsupportedError, match="memory: "):
+        answer(*line, gpus=Gpus(1, 80 << 30))
+    made = answer(*line, *flags, gpus=Gpus(1, 80 << 30))
+    assert any("of the memory is not counted" in remark for remark in made.remarks)
+    assert not any("not counted" in remark for remark in answer(*line).remarks)
+
+
 def test_a_context_that_is_found_by_vllm() -> None:
     made = answer(
         "Qwen/Qwen3-8B", "--spec-method", "ngram", "--max-model-len", "auto", gpus=Gpus(1, 24 << 30)
