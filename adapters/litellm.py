@@ -148,6 +148,8 @@ def _failures(model: str) -> Iterator[None]:
         yield
     except AgentspecError as error:
         kind = next((theirs for ours, theirs in _kinds() if isinstance(error, ours)), None)
+        if getattr(error, "retry_after", None) is not None:
+            kind = litellm.ServiceUnavailableError  # nothing was begun: routers try another
         made = (kind or litellm.InternalServerError)(
             message=str(error), model=model, llm_provider=PROVIDER
         )

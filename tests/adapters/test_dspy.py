@@ -341,9 +341,12 @@ def test_copies_share_one_engine_which_closing_frees(loads: Callable[..., list[A
     assert engine.target.closed
 
 
-def test_an_absent_framework_is_named_with_its_extra(absent: Callable[[str, str], None]) -> None:
+@pytest.mark.parametrize("adapter", ["dspy", "dspy_messages"])
+def test_an_absent_framework_is_named_with_its_extra(
+    adapter: str, absent: Callable[[str, str], None]
+) -> None:
     with pytest.raises(MissingExtraError) as failed:
-        absent("dspy", "dspy")
+        absent("dspy", adapter)
     assert (failed.value.module, failed.value.extra) == ("dspy", "dspy")
     assert "\n" not in str(failed.value)
 

@@ -195,6 +195,9 @@ def test_failures_are_litellms_own(says: Any, stream: bool) -> None:
     with pytest.raises(litellm.NotFoundError, match="no model is called 'herons'"):
         litellm.completion("agentspec/herons", HI, stream=stream)
     register(AgentSpecLLM(engine=says("x")))
+    register(base_url="http://127.0.0.1:9/v1", max_retries=0)
+    with pytest.raises(litellm.ServiceUnavailableError, match="no server answers"):
+        litellm.completion("agentspec/herons", HI, stream=stream)
     register(n_cxt=512)
     with pytest.raises(litellm.BadRequestError, match="n_cxt"):
         litellm.completion("agentspec/herons", HI, stream=stream)
