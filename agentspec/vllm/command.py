@@ -101,6 +101,9 @@ def compose(line: Line, *, gpus: Gpus | None = None, requests: int | None = None
     context = line.number("max-model-len", 0)
     if context == 0 and "max-model-len" in line.values:
         _refuse([Refusal("max-model-len", "must be at least 1, or auto")])
+    if "no-enable-chunked-prefill" in line.flags and target is not None:
+        # a prompt is then read at once
+        batch = max(batch, context, 0 if context > 0 else target.usual or target.longest)
     batch = line.number("max-num-batched-tokens", batch)
     server = Server(
         target=target,

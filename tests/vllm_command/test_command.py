@@ -174,6 +174,16 @@ def test_requests_are_no_more_than_the_tokens_of_a_batch() -> None:
     assert (made.server.batch, made.server.requests) == (100, 100)
 
 
+def test_without_chunks_a_batch_holds_a_prompt() -> None:
+    flags = ["Qwen/Qwen3-8B", "--spec-method", "ngram", "--no-enable-chunked-prefill"]
+    assert answer(*flags).server.batch == 40960
+    assert answer(*flags, "--max-model-len", "8192").server.batch == 8192
+    assert answer(*flags, "--max-model-len", "512").server.batch == 2048
+    with pytest.raises(UnsupportedError, match="max-num-batched-tokens: without chunked"):
+        answer(*flags, "--max-num-batched-tokens", "4096")
+    assert answer("nobody/knows", *flags[1:]).server.batch == 2048
+
+
 def test_an_a100_takes_smaller_batches() -> None:
     flags = ["Qwen/Qwen3-8B", "--spec-method", "ngram"]
     told = "on an A100 2048 and 256"
