@@ -8,13 +8,15 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, cast
 
-from agentspec.adapters.openai_client import named_client
 from agentspec.errors import MissingExtraError
 
 try:
     from agents import ModelProvider, ModelSettings, OpenAIChatCompletionsModel, RunConfig
 except ImportError as error:
     raise MissingExtraError("openai-agents", "openai-agents") from error
+
+# after what names the extra: it would name its own
+from agentspec.adapters.openai_client import named_client
 
 
 class AgentSpecModelProvider(ModelProvider):  # type: ignore[misc]

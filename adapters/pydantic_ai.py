@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from agentspec.adapters.openai_client import named_client
 from agentspec.errors import ConfigError, MissingExtraError
 
 try:
@@ -15,6 +14,9 @@ try:
     from pydantic_ai.providers import Provider
 except ImportError as error:
     raise MissingExtraError("pydantic-ai-slim[openai]", "pydantic-ai") from error
+
+# after what names the extra: it would name its own
+from agentspec.adapters.openai_client import named_client
 
 
 class AgentSpecProvider(Provider[AsyncOpenAI]):  # type: ignore[misc]
