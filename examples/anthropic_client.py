@@ -33,11 +33,18 @@ def answer(client: Anthropic, messages: list[Any]) -> None:
         messages.append({"role": "assistant", "content": content})
         results = []
         for use in [block for block in content if block.type == "tool_use"]:
-            text = Path(str(use.input["path"])).read_text()
-            results.append({"type": "tool_result", "tool_use_id": use.id, "content": text})
+            result = read(str(use.input.get("path")))
+            results.append({"type": "tool_result", "tool_use_id": use.id, "content": result})
         if not results:
             return print()
         messages.append({"role": "user", "content": results})
+
+
+def read(path: str) -> str:
+    try:
+        return Path(path).read_text()[:4000]
+    except (OSError, ValueError) as error:
+        return f"cannot be read: {error}"
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import dspy
 from agentspec.adapters.dspy import agentspec_lm
+
+import dspy
 
 
 def count_lines(path: str) -> int:

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import litellm
 from agentspec.adapters.litellm import register
+
+import litellm
 
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 READ = {"type": "function", "function": {"name": "read", "parameters": PARAMETERS}}
@@ -29,17 +30,23 @@ def main(
     try:
         while calls := answer(f"agentspec/{name}", messages):
             for call in calls:
-                path = Path(json.loads(call.function.arguments)["path"])
-                result = {"role": "tool", "tool_call_id": call.id, "content": path.read_text()}
-                messages.append(result)
+                content = read(call.function.arguments)
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
     finally:
         handler.close()
+
+
+def read(arguments: str) -> str:
+    try:
+        return Path(json.loads(arguments)["path"]).read_text()[:4000]
+    except (OSError, ValueError, LookupError) as error:
+        return f"cannot be read: {error}"
 
 
 def answer(model: str, messages: list[Any]) -> list[Any]:
     """Print one answer while it is written; the calls that it made."""
     pieces = []
-    for piece in litellm.completion(model, messages, tools=[READ], stream=True):
+    for piece in litellm.completion(model, messages, tools=[READ], stream=True, max_tokens=512):
         pieces.append(piece)
         print(piece.choices[0].delta.content or "", end="", flush=True)
     print()

@@ -26,7 +26,10 @@ def main(url: str = "http://127.0.0.1:8080", prompt: str = "What does README.md 
 def answer(client: OpenAI, messages: list[Any]) -> None:
     model = client.models.list().data[0].id
     while True:
-        with client.chat.completions.stream(model=model, messages=messages, tools=[READ]) as stream:
+        asked = client.chat.completions.stream(
+            model=model, messages=messages, tools=[READ], max_tokens=512
+        )
+        with asked as stream:
             for event in stream:
                 if event.type == "content.delta":
                     print(event.delta, end="", flush=True)
@@ -35,9 +38,15 @@ def answer(client: OpenAI, messages: list[Any]) -> None:
         if not message.tool_calls:
             return print()
         for call in message.tool_calls:
-            path = Path(json.loads(call.function.arguments)["path"])
-            content = path.read_text()
+            content = read(call.function.arguments)
             messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
+
+
+def read(arguments: str) -> str:
+    try:
+        return Path(json.loads(arguments)["path"]).read_text()[:4000]
+    except (OSError, ValueError, LookupError) as error:
+        return f"cannot be read: {error}"
 
 
 if __name__ == "__main__":
