@@ -251,7 +251,9 @@ class Client:
             return error
         if isinstance(error, TimeoutError):
             return BackendError(f"{self.url} went silent; see its log, or raise timeout")
-        return BackendError(f"{self.url} broke off the answer ({why(error)}); see the server's log")
+        return BackendError(
+            f"{self.url} broke off the answer ({self._said(why(error), 200)}); see the server's log"
+        )
 
     def unfinished(self, reason: str = "") -> BackendError:
         """The error of an answer without an end, or with one that is a failure."""

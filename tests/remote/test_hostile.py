@@ -233,6 +233,7 @@ def test_a_key_that_the_server_repeats_is_not_said(fake: Fake, remote: Remote) -
         Reply(f"bad header {key}".encode(), status=500),
         Reply(*sent({"error": {"message": f"no {key}"}})),
         Reply(*sent({"choices": [{"finish_reason": key}]})),
+        Reply(*sent({"choices": [{"logprobs": {"content": [{"token": [key]}]}}]})),
         Reply(b"", Content_Type=f"text/{key}"),
     ):
         fake.replies = [reply]

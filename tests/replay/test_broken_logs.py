@@ -389,7 +389,7 @@ def changed(value: Any, at: tuple[Any, ...], draw: Callable[[Any], Any]) -> None
     try:
         how = draw(st.sampled_from(["odd", "gone", "twice", "moved"]))
         if how == "odd":
-            value[last] = draw(ODD)
+            value[last] = copy.deepcopy(draw(ODD))  # it may be changed itself
         elif how == "gone":
             del value[last]
         elif how == "twice":
