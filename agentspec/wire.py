@@ -332,7 +332,8 @@ def parse_messages(raw: object) -> list[Message]:
     parts that are not text.
     """
     if isinstance(raw, (str, bytes, Mapping)) or not isinstance(raw, Iterable):
-        raise _invalid("messages", f"must be a list of messages, not {_kind(raw)}")
+        wanted = 'must be a list such as [{"role": "user", "content": "…"}]'
+        raise _invalid("messages", f"{wanted}, not {_kind(raw)}")
     messages = [_message(item, f"messages[{i}]") for i, item in enumerate(raw)]
     if not messages:
         raise _invalid("messages", "must hold at least one message, but is empty")
