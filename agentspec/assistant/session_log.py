@@ -83,19 +83,12 @@ class SessionLog:
 
         Raises RefusedError when none or several do, or when another process has it.
         """
-        found = [info.id for info in sessions(project) if info.id.startswith(id_)]
-        if len(found) != 1 or not id_:
-            what = "no session" if not found else f"{len(found)} sessions"
-            raise RefusedError(f"{what} of this project has an id that begins with {id_!r}")
-        return cls(project, found[0])
+        return cls(project, known(project, id_))
 
     @classmethod
     def latest(cls, project: Path) -> SessionLog:
         """The session that was written last; raises RefusedError when there is none."""
-        found = sessions(project)
-        if not found:
-            raise RefusedError("there is no session of this project to continue")
-        return cls(project, found[0].id)
+        return cls(project, known(project))
 
     def message(self, message: WireMessage, turn: int, said: str = "") -> None:
         """Keep a message; `said` is what the user typed of it."""
@@ -153,6 +146,21 @@ def sessions(project: Path) -> list[SessionInfo]:
             model = str(lines[0].get("model", ""))
             found.append(SessionInfo(name, title, len(said), at, model, len(turns), last))
     return sorted(found, key=lambda info: (info.at, info.id), reverse=True)
+
+
+def known(project: Path, id_: str | None = None) -> str:
+    """The id of the session that an id, or its beginning, names; of the latest without one.
+
+    Raises RefusedError when there is none, or several. Opens none of them.
+    """
+    found = [info.id for info in sessions(project) if info.id.startswith(id_ or "")]
+    if id_ is None:
+        if not found:
+            raise RefusedError("there is no session of this project to continue")
+    elif len(found) != 1 or not id_:
+        what = "no session" if not found else f"{len(found)} sessions"
+        raise RefusedError(f"{what} of this project has an id that begins with {id_!r}")
+    return found[0]
 
 
 def _requests(lines: Sequence[dict[str, Any]]) -> list[tuple[int, str]]:

@@ -42,7 +42,7 @@ can be asked: edits need --yes, commands --allow-command or the setting allow_co
 @click.option("--test-command", help="How /test and the model run the tests.")
 @click.option("--map-tokens", type=click.IntRange(0), help="Most tokens of the map; 0: no map.")
 @click.option("--max-tokens", type=int, help="Most tokens of an answer.")
-@click.option("--temperature", default=0.0, show_default=True)
+@click.option("--temperature", type=click.FloatRange(0, 100), default=0.0, show_default=True)
 @click.option("--seed", type=int)
 @click.option("--no-speculation", is_flag=True, help="Plain decoding.")
 @click.option("--exact", is_flag=True, help="The text of plain decoding, bit for bit.")
@@ -90,6 +90,7 @@ def chat(
             raise MissingExtraError(module, "chat")
     from agentspec.assistant.open import Rules
     from agentspec.assistant.repository import Repository
+    from agentspec.assistant.session_log import known, project_folder
     from agentspec.config import load_settings
     from agentspec.terminal import start
     from agentspec.visible import plain
@@ -101,6 +102,9 @@ def chat(
         {"model": model, "max_tokens": max_tokens, "test_command": test_command, **load},
         project_dir=repository.root,
     )
+    if latest or resume is not None:
+        # said now, not when the model is loaded
+        known(project_folder(repository.root), resume)
     rules = Rules(
         read_only=read_only,
         dry_run=dry_run,

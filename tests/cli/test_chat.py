@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agentspec.cli import main
+from agentspec.terminal import start
 from tests.terminal.conftest import BROKEN, FIXED, project, scripted
 from tests.terminal.scripted_server import Script, Step
 
@@ -241,6 +242,26 @@ def test_a_key_is_not_sent_in_the_clear_to_others(monkeypatch: pytest.MonkeyPatc
     assert server_key(None, "http://example.org/v1") == ""
     assert server_key(None, "https://example.org/v1") == "sk-1"
     assert server_key(None, "http://localhost:8080/v1") == "sk-1"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--resume", "nosuch"), "no session of this project has an id"),
+        (("--continue",), "there is no session of this project to continue"),
+        (("--temperature", "-3"), "Invalid value for '--temperature'"),
+    ],
+)
+def test_what_is_wrong_is_said_before_a_model_is_loaded(
+    given: tuple[str, ...], said: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def local(*_: object, **__: object) -> None:
+        raise AssertionError("a model is loaded")
+
+    monkeypatch.setattr(start, "local", local)
+    result = CliRunner().invoke(main, ["chat", str(project), "-p", "hi", *given])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
 
 
 def test_an_unknown_model_is_said_at_once(project: Path) -> None:
