@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentspec.errors import ConfigError
+from agentspec.errors import ConfigError, ModelFileError
 
 if TYPE_CHECKING:
     from agentspec.backends.torch import TorchBackend, TorchSettings
@@ -44,7 +44,15 @@ def takes_torch(path: Path, settings: Settings) -> bool:
 
 
 def open_torch(path: str | os.PathLike[str], settings: Settings) -> TorchBackend:
-    """A torch backend of one folder or GGUF file with these settings."""
+    """A torch backend of one folder or GGUF file with these settings.
+
+    Raises ModelFileError for a folder that holds no model, with torch or without.
+    """
+    folder = Path(path)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        files = sorted(folder.glob("*.gguf"))
+        hint = f"; it holds {files[0].name}: give that path" if files else ""
+        raise ModelFileError(f"{path} is not a model directory: it has no config.json{hint}")
     from agentspec.backends.torch import TorchBackend
 
     return TorchBackend(path, torch_settings(settings))

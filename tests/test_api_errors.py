@@ -232,6 +232,8 @@ def test_files_that_are_no_models(tiny: Path, tmp_path: Path) -> None:
         with pytest.raises((ModelNotFoundError, ModelFileError)) as found:
             agentspec.load(missing, **TINY)
         assert "\n" not in str(found.value)
+    with pytest.raises(ModelFileError, match=r"it holds empty\.gguf: give that path"):
+        agentspec.load(tmp_path, **TINY)
     with pytest.raises(AgentspecError, match="no-such-model"):
         agentspec.load("no-such-model", **TINY)
 
