@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -126,7 +127,8 @@ class AsyncAgentSpecEngine(_Shared):
         yield events.end()
 
     async def aclose(self) -> None:
-        self._source.close()
+        """`AgentSpecEngine.close`, while the loop goes on: sessions may be written."""
+        await asyncio.to_thread(self._source.close)
 
 
 class _Events:

@@ -109,8 +109,10 @@ class AgentSpecLLM(CustomLLM):  # type: ignore[misc]
     def close(self) -> None:
         """Free what was opened; the next answer opens it again."""
         with self._guard:
-            for source in (self._source, *self._servers.values()):
-                source.close()
+            sources = [self._source, *self._servers.values()]
+        # not under the guard, which event loops wait for too
+        for source in sources:
+            source.close()
 
     def _of(self, model: str, more: Mapping[str, Any]) -> Source:
         named = None if model == DEFAULT else model

@@ -337,8 +337,19 @@ def test_copies_share_one_engine_which_closing_frees(loads: Callable[..., list[A
     assert program.deepcopy().lm("Well?") == ["They wait."]
     (engine,) = made
     assert engine.loaded == ("some-model", {"n_ctx": 512})
-    lm.engine.close()
+    close = engine.close
+
+    def closing_for_long() -> None:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()  # which would stand still meanwhile
+        close()
+
+    engine.close = closing_for_long
+    asyncio.run(lm._async_engine_spec.aclose())
     assert engine.target.closed
+    assert lm("Well?") == ["They wait."]
+    lm.engine.close()
+    assert [engine.target.closed for engine in made] == [True, True]
 
 
 @pytest.mark.parametrize("adapter", ["dspy", "dspy_messages"])
