@@ -163,6 +163,7 @@ def test_libraries_that_are_missing_are_named(
     if module != "torch":
         pytest.importorskip("torch")
     monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / "config.json").write_text("{}")
     with pytest.raises(MissingExtraError, match=r"\.\[torch\]"):
         loading.load_engine(tmp_path)
 
