@@ -130,26 +130,16 @@ def between(stats: SpeculationStats, before: Counters, after: Counters) -> None:
     if drafted < 0 or not 0 <= accepted <= drafted or after.generated < before.generated:
         stats.notes.append("the server's counters went back: it was started again meanwhile")
         return
-    last = max(after.per_position, default=-1)
-    reached = [
-        max(0, after.per_position.get(j, 0) - before.per_position.get(j, 0))
-        for j in range(last + 1)
-    ]
-    begun, later, steps = (
-        None if old is None or new is None else new - old
-        for old, new in (
-            (before.first, after.first),
-            (before.later, after.later),
-            (before.steps, after.steps),
-        )
-    )
+    reached = _reached(before.per_position, after.per_position)
+    begun, later = _rise(before.first, after.first), _rise(before.later, after.later)
     passes = None if begun is None or later is None else begun + later
     others = after.generated - before.generated - stats.generated_tokens
     if not stats.generated_tokens or others < 0:
         stats.notes.append("what was drafted is not known: the server had not counted all of it")
         return
     # behind a stop text lie tokens that are not in the answer: where no pass was shared, its own
-    alone = begun == 1 and passes == steps and others <= sum(map(bool, reached))
+    unshared = passes == _rise(before.steps, after.steps)
+    alone = begun == 1 and unshared and others <= sum(map(bool, reached))
     if others > 0 and not alone:
         stats.notes.append(
             f"the server accepted {accepted} of {drafted} draft tokens meanwhile, for {others} "
@@ -171,3 +161,12 @@ def between(stats: SpeculationStats, before: Counters, after: Counters) -> None:
         "draft tokens are from the server's /metrics, before and after: wrong where others used "
         "it at the same time"
     )
+
+
+def _reached(before: Mapping[int, int], after: Mapping[int, int]) -> list[int]:
+    places = range(max(after, default=-1) + 1)
+    return [max(0, after.get(j, 0) - before.get(j, 0)) for j in places]
+
+
+def _rise(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
