@@ -20,6 +20,7 @@ from agentspec.vllm.memory import (
     stage_layers,
 )
 from agentspec.vllm.published import find_published
+from agentspec.vllm.values import BYTES, KV_BYTES
 
 GIB = 1 << 30
 
@@ -65,6 +66,17 @@ def test_cache_of_a_token_by_hand() -> None:
     assert stage.draft_kv == 16 * 2 * 2 * 64 * 2
     (half,) = held(draft=SMALL, tp=4, kv_bytes=1.0).stages
     assert half.kv == stage.kv / 2
+
+
+def test_bytes_of_a_value_in_the_cache() -> None:
+    # 512 values of a latent in 8 bits, 4 scales of 32 bits, 64 values in 16
+    assert KV_BYTES["fp8_ds_mla"] * 576 == 512 + 4 * 4 + 64 * 2
+    # 4 bits, and for 16 of them a scale of 8
+    assert KV_BYTES["nvfp4"] == KV_BYTES["nvfp4_4over6"] == (4 + 8 / 16) / 8
+    assert KV_BYTES["turboquant_k8v4"] == (8 + 4) / 2 / 8
+    assert KV_BYTES["turboquant_k3v4_nc"] == (3 + 4) / 2 / 8
+    assert KV_BYTES["fp8_e5m2"] == KV_BYTES["int8_per_token_head"] == 1
+    assert (BYTES["half"], BYTES["bfloat16"], BYTES["float"]) == (2, 2, 4)
 
 
 def test_a_latent_is_kept_by_every_gpu() -> None:
