@@ -201,6 +201,19 @@ def test_arguments_nested_at_the_limit(fake: Fake, remote: Remote) -> None:
             continue
 
 
+@pytest.mark.parametrize("place", ["message", "type", "param", "n_ctx"])
+def test_refusals_nested_at_the_limit(fake: Fake, remote: Remote, place: str) -> None:
+    for depth in range(880, 1000, 5):
+        for pair in ("[]", ('{"a":', "}")):
+            deep = f"{pair[0] * depth}1{pair[1] * depth}"
+            body = f'{{"error": {{"{place}": {deep}}}}}'.encode()
+            fake.replies = [Reply(body, status=400), Reply(b"data: " + body + b"\n\n")]
+            for _ in range(2):
+                with pytest.raises(AgentspecError) as caught:
+                    remote(kind="vllm", metrics=False).complete(HI)
+                assert len(str(caught.value)) < 600
+
+
 def test_calls_that_did_not_come(fake: Fake, remote: Remote) -> None:
     fake.say(delta(content="a"), {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
     assert remote().complete(HI).choices[0].finish_reason == "stop"
