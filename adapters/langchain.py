@@ -212,9 +212,10 @@ class ChatAgentSpec(BaseChatModel):  # type: ignore[misc]
             chunks = (
                 self._source(model).engine().stream(translated.conversation(messages), **options)
             )
+            answer = translated.Streamed()
             with closing(cast("Generator[Chunk, None, None]", chunks)):
                 for chunk in chunks:
-                    if (made := translated.piece(chunk)) is not None:
+                    if (made := answer.piece(chunk)) is not None:
                         yield made
 
     async def _astream(
@@ -231,7 +232,8 @@ class ChatAgentSpec(BaseChatModel):  # type: ignore[misc]
             chunks = engine.astream(
                 translated.conversation(messages), **self._options(kwargs, stop)
             )
+            answer = translated.Streamed()
             async with aclosing(cast("AsyncGenerator[Chunk, None]", chunks)):
                 async for chunk in chunks:
-                    if (made := translated.piece(chunk)) is not None:
+                    if (made := answer.piece(chunk)) is not None:
                         yield made

@@ -99,6 +99,26 @@ def _call(call: ToolCall) -> Any:
         return invalid_tool_call(name=name, args=text, id=call.id, error=str(error))
 
 
+class Streamed:
+    """A streamed answer whose calls are whole when it ends.
+
+    LangChain completes half an object of arguments to one that nobody wrote, and agents call it.
+    """
+
+    def __init__(self) -> None:
+        self._calls = translate.Calls()
+
+    def piece(self, chunk: Chunk) -> ChatGenerationChunk | None:
+        """As `piece`. Raises InvalidRequestError after a call with broken arguments."""
+        for choice in chunk.choices:
+            for part in choice.delta.tool_calls or ():
+                self._calls.add(part)
+        if chunk.usage is not None:
+            for call in self._calls.all():
+                translate.arguments(call)
+        return piece(chunk)
+
+
 def piece(chunk: Chunk) -> ChatGenerationChunk | None:
     """A piece of a streamed answer, None where it shows nothing.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentspec.adapters import translate
 from agentspec.errors import InvalidRequestError, MissingExtraError
-from agentspec.wire import Chunk, Completion, FunctionCall, ToolCall, Usage
+from agentspec.wire import Chunk, Completion, ToolCall, Usage
 
 try:
     from llama_index.core.base.llms.types import ChatMessage, ChatResponse, MessageRole
@@ -69,7 +69,7 @@ class Streamed:
 
     def __init__(self) -> None:
         self._text, self._thinking = "", ""
-        self._calls: dict[int, ToolCall] = {}
+        self._calls = translate.Calls()
 
     def add(self, chunk: Chunk) -> ChatResponse | None:
         """Take a chunk in; None where it shows nothing."""
@@ -81,16 +81,10 @@ class Streamed:
             self._thinking += thinking
             more["thinking_delta"] = thinking
         for part in (delta.tool_calls or ()) if delta else ():
-            # not every server counts them from 0
-            begun = ToolCall(function=FunctionCall(name="", arguments=""))
-            call = self._calls.setdefault(part.index, begun)
-            call.id = part.id or call.id
-            if part.function is not None:
-                call.function.name += part.function.name or ""
-                call.function.arguments += part.function.arguments or ""
+            self._calls.add(part)
         if not (text or more or (delta and delta.tool_calls)):
             return None
-        message = _said(self._text, self._thinking, list(self._calls.values()))
+        message = _said(self._text, self._thinking, self._calls.all())
         return ChatResponse(message=message, delta=text, raw=chunk, additional_kwargs=more)
 
 

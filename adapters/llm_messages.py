@@ -7,7 +7,7 @@ from typing import Any
 
 from agentspec.adapters import translate
 from agentspec.errors import MissingExtraError
-from agentspec.wire import Chunk, FunctionCall, ToolCall, ToolCallDelta
+from agentspec.wire import Chunk, ToolCallDelta
 
 try:
     import llm
@@ -98,7 +98,7 @@ class Told:
 
     def __init__(self, response: Any) -> None:
         self._response = response
-        self._calls: dict[int, ToolCall] = {}
+        self._calls = translate.Calls()
         self._kept: dict[str, Any] = {}
 
     def events(self, chunk: Chunk) -> Iterator[Any]:
@@ -113,13 +113,10 @@ class Told:
                 yield from self._call(piece)
 
     def _call(self, piece: ToolCallDelta) -> Iterator[Any]:
-        begun = ToolCall(id=piece.id or "", function=FunctionCall(name="", arguments=""))
-        call = self._calls.setdefault(piece.index, begun)
+        call = self._calls.add(piece)
         if piece.function and piece.function.name:
-            call.function.name = piece.function.name
             yield StreamEvent("tool_call_name", piece.function.name, tool_call_id=call.id)
         if piece.function and piece.function.arguments:
-            call.function.arguments += piece.function.arguments
             yield StreamEvent("tool_call_args", piece.function.arguments, tool_call_id=call.id)
 
     def _keep(self, chunk: Chunk) -> None:
@@ -141,7 +138,7 @@ class Told:
     def finish(self) -> None:
         """Hand the calls over. Raises InvalidRequestError for one with broken arguments."""
         self._response.response_json = self._kept
-        for call in self._calls.values():
+        for call in self._calls.all():
             arguments = translate.arguments(call)
             made = llm.ToolCall(call.function.name, arguments, tool_call_id=call.id)
             self._response.add_tool_call(made)

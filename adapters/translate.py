@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agentspec.errors import InvalidRequestError, line_of
-from agentspec.wire import ToolCall
+from agentspec.wire import FunctionCall, ToolCall, ToolCallDelta
 
 
 def message(
@@ -107,3 +107,24 @@ def arguments(called: ToolCall) -> dict[str, Any]:
             f"the call of {called.function.name} has arguments that are no JSON object; ask again"
         )
     return found
+
+
+class Calls:
+    """The calls of a streamed answer as their pieces come; not every server counts them from 0."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, ToolCall] = {}
+
+    def add(self, piece: ToolCallDelta) -> ToolCall:
+        """The call that a piece belongs to, the piece included."""
+        begun = ToolCall(function=FunctionCall(name="", arguments=""))
+        call = self._made.setdefault(piece.index, begun)
+        call.id = piece.id or call.id
+        if piece.function is not None:
+            call.function.name = piece.function.name or call.function.name
+            call.function.arguments += piece.function.arguments or ""
+        return call
+
+    def all(self) -> list[ToolCall]:
+        """The calls so far."""
+        return list(self._made.values())

@@ -33,6 +33,7 @@ from pydantic import BaseModel, ValidationError
 from agentspec import errors
 from agentspec.adapters.langchain import ChatAgentSpec
 from agentspec.adapters.langchain_messages import conversation
+from agentspec.wire import Chunk, Completion
 
 
 @tool  # type: ignore[untyped-decorator]
@@ -236,6 +237,41 @@ def test_a_choice_comes_with_a_call_too(says: Any, calls: Any) -> None:
 def test_strict_tools_are_marked(says: Any) -> None:
     (made,) = ChatAgentSpec(engine=says("")).bind_tools([add], strict=True).kwargs["tools"]
     assert made["function"]["strict"] is True
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "b": 4', '{"a": '])
+def test_half_a_call_of_a_server_is_never_made(text: str) -> None:
+    def chunk(**said: Any) -> Chunk:
+        return Chunk.model_validate({"id": "x", "model": "m", **said})
+
+    part = {"index": 1, "id": "c", "function": {"name": "add", "arguments": text}}
+    message = {"role": "assistant", "tool_calls": [{"id": "c", **part}]}
+    ended = {"finish_reason": "length", "delta": {}}
+    chunks = [chunk(choices=[{"delta": {"tool_calls": [part]}}]), chunk(choices=[ended])]
+
+    class Server:
+        model = "m"
+
+        def complete(self, messages: object, **options: Any) -> Completion:
+            choices = [{"message": message, "finish_reason": "length"}]
+            return Completion.model_validate({"id": "x", "choices": choices})
+
+        def stream(self, messages: object, **options: Any) -> Any:
+            yield from [*chunks, chunk(usage={})]
+
+        async def astream(self, messages: object, **options: Any) -> Any:
+            for one in self.stream(messages):
+                yield one
+
+    model = ChatAgentSpec(engine=Server())  # type: ignore[arg-type]
+    whole_one = model.invoke("hi")
+    assert not whole_one.tool_calls
+    assert [call["args"] for call in whole_one.invalid_tool_calls] == [text]
+    # LangChain would complete the pieces of a stream
+    with pytest.raises(exceptions.LangChainException, match="the call of add"):
+        list(model.stream("hi"))
+    with pytest.raises(exceptions.LangChainException, match="the call of add"):
+        asyncio.run(collected(model.astream("hi")))
 
 
 # -- structured output ------------------------------------------------------------------------
