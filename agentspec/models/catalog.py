@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Literal
 from agentspec.errors import ModelNotFoundError, UnknownModelError
 
 Role = Literal["target", "draft", "test"]
+
+_ON_HUB = re.compile(r"\w[\w.-]*/\w[\w.-]*(?<!\.gguf)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,8 +364,9 @@ def resolve(name_or_path: str | os.PathLike[str], dir: Path | None = None) -> Re
         raise UnknownModelError(f"{text} is not a file; give the path of a .gguf file")
     if isinstance(name_or_path, str) and given.suffix != ".gguf" and given.name == text:
         entry(text)
+    hub = f", or hf:{text} for the torch backend" if _ON_HUB.fullmatch(text) else ""
     raise UnknownModelError(
-        f"there is no file {text}; give a path, or one of: {', '.join(names())}"
+        f"there is no file {text}; give a path, or one of: {', '.join(names())}{hub}"
     )
 
 

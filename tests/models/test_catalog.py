@@ -156,6 +156,8 @@ def test_a_path_is_taken_as_it_is(tmp_path: Path) -> None:
         ("zzz", "see: agentspec models list"),
         ("./none.gguf", r"there is no file \./none\.gguf"),
         ("nul\0byte.gguf", "there is no file"),
+        ("org/Some-1B", "gpt-oss-20b, or hf:org/Some-1B for the torch backend$"),
+        ("models/some.gguf", "gpt-oss-20b$"),
         ("", "is not a file"),
         (".", "is not a file"),
     ],
