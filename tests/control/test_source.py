@@ -263,7 +263,9 @@ def test_trying_what_does_not_pay_hardly_slows_what_free_drafts_make_fast(
 
 def test_a_long_prompt_is_read_for_a_proposer_when_that_can_be_afforded() -> None:
     """It costs ten passes to read, and each draft gains two tokens once that is done."""
-    left, asked, at = [301], [], []
+    left = [301]
+    asked: list[str] = []
+    at: list[int] = []
     panel = Panel([drafting("paid", (1, 2, 3, 4), 0.9, asked)], TurnStats())
     cost = DraftCost(0.05, fixed=True, reading=10 / 300)
     source = Source(FLAT, cost=cost)

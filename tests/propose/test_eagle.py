@@ -49,6 +49,10 @@ class Scripted:
     def rows(self) -> int:
         return self.passes[-1]
 
+    @property
+    def pending(self) -> int:
+        return len(self.text) - 1
+
     def begin(self, tokens: Sequence[int], cancelled: Callable[[], bool]) -> None:
         self.text, self.grown, self.cancelled = list(tokens), [], cancelled
 
@@ -282,6 +286,8 @@ def test_it_computes_nothing_before_it_is_asked_and_hears_a_cancel() -> None:
     times: list[int] = []
     eagle.on_pass(lambda seconds, rows: times.append(rows))
     assert layers.spent is not None
+    eagle.begin(TurnContext([1, 2, 3], SamplingParams(), SeededChance(0)))
+    assert eagle.pending == 2
 
 
 # the text and its law
