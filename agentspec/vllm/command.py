@@ -313,6 +313,12 @@ def _remarks(
             "the tokens of the two were not compared, only their number, as vLLM does: drafts of "
             "another tokenizer would all be rejected"
         )
+    if pair and method == "draft_model":
+        context = server.context or pair[0].usual or pair[0].longest
+        seen = speculation.more.get("max_model_len") or pair[1].longest
+        if isinstance(seen, int) and 0 < seen < context:
+            # the older runner stops then (_input_fits_in_drafter), the newer does not look
+            yield f"the draft model takes {seen} tokens: behind them drafts are none, or poor"
     if speculation.more.get("num_speculative_tokens_per_batch_size") and server.dp > 1:
         yield "with data parallelism vLLM drops the schedule over batch sizes"
     if target is not None and target.attending is not None:

@@ -322,6 +322,17 @@ def test_what_a_person_should_know(words: list[str], said: str) -> None:
     assert any(said in remark for remark in answer("Qwen/Qwen3-32B", *words).remarks)
 
 
+def test_a_draft_model_that_takes_less_text_is_named() -> None:
+    pair = ["Qwen/Qwen3-Coder-30B-A3B-Instruct", "--spec-model", "Qwen/Qwen3-0.6B"]
+
+    def told(*flags: str) -> str:
+        return "\n".join(answer(*pair, *flags).remarks)
+
+    assert "takes 40960 tokens: behind them" in told()
+    assert "takes 8192 tokens: behind them" in told("-sc.max_model_len", "8192")
+    assert "behind them" not in told("--max-model-len", "40960")
+
+
 def test_remarks_are_left_out_where_they_do_not_apply() -> None:
     told = "\n".join(
         answer(
