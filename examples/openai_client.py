@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from openai import OpenAI
+from openai import LengthFinishReasonError, OpenAI
 
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 READ: Any = {"type": "function", "function": {"name": "read", "parameters": PARAMETERS}}
@@ -29,11 +29,14 @@ def answer(client: OpenAI, messages: list[Any]) -> None:
         asked = client.chat.completions.stream(
             model=model, messages=messages, tools=[READ], max_tokens=512
         )
-        with asked as stream:
-            for event in stream:
-                if event.type == "content.delta":
-                    print(event.delta, end="", flush=True)
-            message = stream.get_final_completion().choices[0].message
+        try:
+            with asked as stream:
+                for event in stream:
+                    if event.type == "content.delta":
+                        print(event.delta, end="", flush=True)
+                message = stream.get_final_completion().choices[0].message
+        except LengthFinishReasonError:
+            return print("\n(no end within max_tokens)")
         messages.append(message.model_dump(exclude_none=True))
         if not message.tool_calls:
             return print()

@@ -46,3 +46,15 @@ def test_a_file_is_read_and_its_text_told(
     assert "Of herons: they «wait»." in second
     assert json.dumps("README.md") in second
     assert reused > len(second)
+
+
+def test_an_answer_without_an_end_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("openai")
+    from examples.openai_client import main
+    from scripts.client_scripted import ScriptedServer
+
+    with ScriptedServer(lambda prompt, made: "herons " * 100, keys=()) as server:
+        main(server.url)
+    told = capsys.readouterr().out
+    assert told.startswith("herons herons")
+    assert told.endswith("\n(no end within max_tokens)\n")
