@@ -213,6 +213,7 @@ def test_a_schedule() -> None:
         server("ngram", target=replace(LLAMA, plain=False),
                flags=frozenset({"enable-expert-parallel"})),
         server(more={"disable_padded_drafter_batch": True}),
+        server("dspark", more={"dspark_draft_topk": 4}),
         server(context=8192, more={"max_model_len": 8192}), server(more={"max_model_len": 131072}),
         server("ngram", batch=512, target=None, flags=frozenset({"no-enable-chunked-prefill"})),
         server(target=None, draft=None, more={"max_model_len": 1 << 30}),
@@ -230,6 +231,11 @@ def test_a_schedule() -> None:
 )  # fmt: skip
 def test_what_vllm_takes_at_the_edge_is_not_refused(made: Server) -> None:
     assert names(made) == []
+
+
+def test_an_older_name_of_a_key_says_the_one_of_today() -> None:
+    (refusal,) = refusals(server(more={"tensor_parallel_size": 4}))
+    assert "draft_tensor_parallel_size" in refusal.text
 
 
 def test_a_draft_model_that_is_taken_for_another_thing_says_why() -> None:
