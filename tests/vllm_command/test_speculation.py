@@ -72,6 +72,12 @@ def test_k_is_written_where_vllm_asks_for_one(method: str) -> None:
     assert any("K was not given" in remark for remark in remarks)
 
 
+def test_k_of_those_who_say_none() -> None:
+    said = {"draft_model": 5, "ngram": 5, "eagle3": 3, "medusa": 3, "custom_class": 8, "mtp": 1}
+    for method, k in said.items():
+        assert read_speculation({"method": method, "model": "x.Y"}, None, 1)[0].k == k
+
+
 def test_suffix_decides_k_itself() -> None:
     made, remarks = read_speculation({"method": "suffix"}, None, 1)
     assert made.json() == '{"method":"suffix"}'
