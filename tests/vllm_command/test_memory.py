@@ -226,6 +226,7 @@ def test_an_a100_counts_as_a_smaller_one() -> None:
 
 def test_only_the_last_stage_samples() -> None:
     first, last = held(pp=2, requests=256, batch=2048, k=3).stages
+    assert first.passes == 2048 * 2 * (4 * LLAMA.hidden + 3 * LLAMA.ff)
     # one row for each request, and one more where it drafts; 6 bytes a logit
     assert last.passes - first.passes == 512 * 128256 * 6
     (few,) = held(requests=256, batch=300, k=3).stages
