@@ -265,8 +265,12 @@ class ScriptedBackend:
         path.write_text(" ".join(map(str, self.caches[seq])))
 
     def load(self, path: Path) -> SeqId:
+        try:
+            cached = [int(t) for t in path.read_text().split()]
+        except (OSError, ValueError) as error:
+            raise BackendError(f"cannot read the saved sequence {path}: {error}") from error
         seq = self.open()
-        self.caches[seq] = [int(t) for t in path.read_text().split()]
+        self.caches[seq] = cached
         return seq
 
     def cancel(self) -> None:

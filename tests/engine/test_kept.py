@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentspec.engine.kept import SessionStore, session_key
+from agentspec.engine.kept import Kept, SessionStore, session_key
 from agentspec.engine.session import LiveSequence
 from agentspec.engine.sessions import SessionPool
 from agentspec.errors import BackendError, ConfigError
@@ -447,3 +447,21 @@ def test_a_sequence_that_cannot_be_loaded_is_empty_and_usable(tmp_path: Path) ->
     assert live.start([4, 5, 6]) == 0
     live.load(tmp_path / "a", [1, 2, 3, 4])
     assert live.start([1, 2, 3, 4, 5]) == 3
+
+
+def test_a_state_that_another_process_removes_meanwhile_is_passed_over(tmp_path: Path) -> None:
+    over = pool(Filing(hashed_law(600), 600))
+    read(over, TOKENS)
+    over.save(SessionStore(tmp_path, KEY))
+
+    class Late(SessionStore):
+        def found(self) -> list[Kept]:
+            found = super().found()
+            for kept in found:
+                SessionStore(tmp_path, KEY).forget(kept)
+            return found
+
+    after = backend()
+    again = pool(after)
+    assert again.restore(Late(tmp_path, KEY)) == 0
+    assert not any(after.caches.values())
