@@ -118,12 +118,12 @@ class CostAwareController:
     each costs passes of its own and is asked for where that has paid above what the drafts before
     it promise (`Asking`).
 
-    No pass risks more than the `stake` and what drafts have won, and nobody is asked whose pass
-    is not within it, so that hopeless drafts cost two in a hundred in the long run (`Stake`). What
-    asking loses against the free drafts is bounded too (`Advance`). `pending` tells the rows that
-    a source of that number reads first when it is asked, at most the whole prompt: what was there
-    before the last step was not for this draft alone, so it speaks against asking now, but not
-    against the source.
+    No pass risks more than half of the `stake` and what drafts have won, and nobody is asked whose
+    pass is not within it, so that hopeless drafts cost two in a hundred in the long run (`Stake`).
+    What asking loses against the free drafts is bounded too (`Advance`). `pending` tells the rows
+    that a source of that number reads first when it is asked, at most the whole prompt: what was
+    there before the last step was not for this draft alone, so it speaks against asking now, but
+    not against the source.
 
     All of it depends only on what was known before a token was sampled: a sampled draft that was
     asked for is taken, and never cut by where its tokens led.
@@ -302,7 +302,8 @@ class CostAwareController:
         tokens = 1.0
         stands: list[float] = []
         parents = draft.parents
-        limit = (self._stake.left + 1.0) * self._pass_cost(1)
+        # one wrong draft, however sure it looked, must not cost a short answer all there is
+        limit = (self._stake.left / 2.0 + 1.0) * self._pass_cost(1)
         for j in range(most):
             if self._pass_cost(j + 2) > limit:
                 break

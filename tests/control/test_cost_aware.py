@@ -159,5 +159,14 @@ def test_what_drafts_have_won_may_be_risked() -> None:
         verdict = Verdict(draft, (*draft.tokens, 99), len(draft), len(draft))
         controller.observe(verdict, rows=len(draft) + 1, seconds=1.0)
     assert lengths[0] < 4
-    assert lengths[:3] == sorted(set(lengths[:3]))
-    assert lengths[2] > 5 * lengths[0]
+    assert lengths[:4] == sorted(set(lengths[:4]))
+    assert lengths[3] > 5 * lengths[0]
+
+
+def test_one_pass_risks_half_of_the_stake() -> None:
+    curve = CostCurve.from_points({1: 1.0, 32: 12.0})
+    survival = Survival(learns=False)
+    for stake in (2.0, 6.0, 12.0):
+        controller = CostAwareController(curve, survival, Pace(curve, most=31), stake=Stake(stake))
+        draft = controller.choose([matched(31, 49)], 31)
+        assert curve(len(draft) + 1) - 1.0 <= stake / 2 < curve(len(draft) + 2) - 1.0
