@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,12 @@ import pexpect
 import pyte
 
 SECONDS = 30.0
+
+
+def _heeds_signals() -> None:
+    # a shell that runs the tests in the background has its children ignore these
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Terminal:
@@ -41,6 +48,7 @@ class Terminal:
             env={**env, **(environment or {})},
             dimensions=(rows, columns),
             timeout=SECONDS,
+            preexec_fn=_heeds_signals,
         )
         self.process.delaybeforesend = None
 
