@@ -253,7 +253,9 @@ class CostAwareController:
         left = source.won + max(0.0, self._advance.left - self._spent)
         if first + self._spent > self._stake.left or first > left:
             return False
-        rest = (source.plan()[0] - 1) * source.fee((1,), self._cost)
+        each = source.fee((1,), self._cost)
+        # most engines have no draft model: nothing is planned in every step for what is free
+        rest = (source.plan()[0] - 1) * each if each else 0.0
         return first + rest <= left and source.asking.wants(promised)
 
     @property
