@@ -52,13 +52,26 @@ def ending() -> Iterator[None]:
 
 @contextmanager
 def _kept_terminal() -> Iterator[None]:
-    """The terminal's modes afterwards are those of before, however the block ends."""
+    """The terminal's modes afterwards are those of before, however the block ends.
+
+    Within it Ctrl-R typed before a prompt is there waits for the prompt.
+    """
     found = modes()
+    if found is None:
+        yield
+        return
+    import termios
+
+    number, before = found
+    keeps = [*before]
+    keeps[6] = [*before[6]]
+    # a terminal that echoes would print the line again, and swallow the key
+    keeps[6][termios.VREPRINT] = b"\0"
+    set_modes(number, keeps)
     try:
         yield
     finally:
-        if found is not None:
-            set_modes(*found)
+        set_modes(number, before)
 
 
 class Interrupts:
