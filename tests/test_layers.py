@@ -49,7 +49,7 @@ LAYERS: dict[str, set[str]] = {
     "context": CONTRACT | {"context", "syntax"},
     "syntax": CONTRACT | {"syntax"},
     "engine.decode": PARTS | {"engine.decode"},
-    "wire": BASE,
+    "wire": BASE | {"wire"},
     "chat": CHAT,
     **dict.fromkeys(FRONT, API),
     # Calibration is part of loading; the rest of it stands on the engine.
