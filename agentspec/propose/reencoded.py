@@ -59,6 +59,8 @@ class ReencodedModel:
         self._end_texts = {target.piece(token) for token in target.eos_ids} - {b""}
         self._specials: dict[int, bytes | None] = {}
         self._begun = False
+        self._shared = 0
+        """The beginning of the committed text's own tokens that its sequence is known to hold."""
         self._committed = 0
         self._cancelled: Callable[[], bool] = _never
         self._spent: Callable[[float, int], None] | None = None
@@ -123,6 +125,7 @@ class ReencodedModel:
             self._put(tail)
         elif fits:
             self.sequence.adopt(own)
+            self._shared = len(own)
         self._begun = fits
         self._committed = len(own) if fits else self._committed
         return fits
@@ -132,10 +135,13 @@ class ReencodedModel:
 
         What of them is there already is kept.
         """
-        tokens = self.sequence.tokens
-        same = tail.keep + common_prefix(tokens[tail.keep :], tail.ids)
+        tokens, keep = self.sequence.tokens, min(tail.keep, self._shared)
+        ids = [*self._text.own[keep : tail.keep], *tail.ids]
+        same = keep + common_prefix(tokens[keep:], ids)
         at = min(same, tail.total - unread)
-        self.sequence.correct(at, [*tokens[at : tail.keep], *tail.ids[max(0, at - tail.keep) :]])
+        self.sequence.correct(at, [*tokens[at:keep], *ids[max(0, at - keep) :]])
+        # behind them text that follows may have joined committed text to other tokens
+        self._shared = tail.keep
 
     def _pass(self, grown: Grown, n: int = 1) -> list[Distribution]:
         """q behind each of the last n tokens, in one pass, all that is not cached included.

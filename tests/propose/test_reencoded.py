@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentspec.backends.base import Output, Rollback, Rows
@@ -469,38 +469,72 @@ def test_bytes_of_a_character_in_a_lookups_draft() -> None:
     assert list(found.tokens[:2]) == smile[2:]
 
 
-@settings(max_examples=300, deadline=None)
-@given(data=st.data())
-def test_whatever_is_committed_and_drafted_the_text_goes_on_as_it_writes_it(
-    data: st.DataObject,
-) -> None:
-    """Tokens of any division, of a lookup that is right, and a draft model that knows the text."""
-    draw = data.draw
+class Case(NamedTuple):
+    """A text, its division into a target's tokens, and what is drafted and committed of it."""
+
+    text: bytes
+    target_words: list[bytes]
+    own_words: list[bytes]
+    pieces: list[bytes]
+    committed: int
+    k: int
+    steps: list[tuple[int, bool, int, int]]
+    """Tokens of a lookup's draft, whether its last is wrong, the most to draft, then committed."""
+
+
+JOINED = [b"aa", b"ab", b" a", b"b ", "é".encode(), "aé".encode(), "😀".encode(), b"\xf0\x9f"]
+SINGLE = [bytes([n]) for n in sorted(set("ab é😀".encode()))]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
     text = draw(st.text("ab é😀", min_size=1, max_size=30)).encode()
-    joined = [b"aa", b"ab", b" a", b"b ", "é".encode(), "aé".encode(), "😀".encode(), b"\xf0\x9f"]
-    single = [bytes([n]) for n in sorted(set("ab é😀".encode()))]
-    words = st.lists(st.sampled_from(joined), unique=True)
-    target, own = Vocabulary([*single, *draw(words)]), Vocabulary([*single, *draw(words)])
-    tokens: list[int] = []
-    while rest := text[len(target.text(tokens)) :]:
-        fits = [i for i in range(target.vocab_size) if rest.startswith(target.piece(i))]
-        tokens.append(draw(st.sampled_from(fits)))
+    words = st.lists(st.sampled_from(JOINED), unique=True)
+    target, own = draw(words), draw(words)
+    pieces: list[bytes] = []
+    while rest := text[len(b"".join(pieces)) :]:
+        fits = [piece for piece in [*SINGLE, *target] if rest.startswith(piece)]
+        pieces.append(draw(st.sampled_from(fits)))
+    at = draw(st.integers(1, len(pieces)))
+    step = st.tuples(st.integers(0, 5), st.booleans(), st.integers(1, 9), st.integers(1, 4))
+    # one draft at the end of the text too, as many as may be needed up to there
+    steps = draw(st.lists(step, min_size=1, max_size=len(pieces) - at + 1))
+    return Case(text, target, own, pieces, at, draw(st.integers(1, 6)), steps)
+
+
+@settings(max_examples=300, deadline=None)
+@given(case=cases())
+@example(
+    # what it read for the lookup's draft joined a committed space to the "a" behind it
+    Case(
+        "éba😀 aab".encode(),
+        [b"aa", b"ab", "é".encode(), b"\xf0\x9f"],
+        [b"aa", b"ab", b" a", "aé".encode(), "😀".encode(), b"\xf0\x9f"],
+        ["é".encode(), b"b", b"a", b"\xf0\x9f", b"\x98", b"\x80", b" ", b"aa", b"b"],
+        3,
+        4,
+        [(3, False, 7, 4), (5, False, 1, 1)],
+    )
+)
+def test_whatever_is_committed_and_drafted_the_text_goes_on_as_it_writes_it(case: Case) -> None:
+    """Tokens of any division, of a lookup that is right, and a draft model that knows the text."""
+    text, at = case.text, case.committed
+    target, own = Vocabulary([*SINGLE, *case.target_words]), Vocabulary([*SINGLE, *case.own_words])
+    ids = {target.piece(i): i for i in range(target.vocab_size)}
+    tokens = [ids[piece] for piece in case.pieces]
     backend = ScriptedBackend(writing(own, text, peak=30.0), own.vocab_size, tokenizer=own)
-    draft = ReencodedModel(backend, target, k=draw(st.integers(1, 6)), p_min=0.5)
-    at = draw(st.integers(1, len(tokens)))
+    draft = ReencodedModel(backend, target, k=case.k, p_min=0.5)
     draft.begin(turn(tokens[:at]))
-    while True:
-        ahead = tokens[at : at + draw(st.integers(0, 5))]
-        wrong = draw(st.booleans())
+    for length, wrong, most, step in case.steps:
+        ahead = tokens[at : at + length]
         if ahead and wrong:
             ahead = [*ahead[:-1], 0]
-        found = draft.go_on(Draft.chain(ahead, "lookup", Evidence(4)), draw(st.integers(1, 9)))
+        found = draft.go_on(Draft.chain(ahead, "lookup", Evidence(4)), most)
         right = found.sources.count("lookup") and ahead[-1:] == [0]
         so_far = target.text([*tokens[:at], *found.tokens])
         assert text.startswith(so_far) or right
         cache = backend.caches[draft.sequence.seq]
         assert cache == draft.sequence.tokens[: len(cache)]
-        step = draw(st.integers(1, 4))
         draft.observe(
             tokens[at : at + step], Verdict(EMPTY_DRAFT, tuple(tokens[at : at + step]), 0, 0)
         )
