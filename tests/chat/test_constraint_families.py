@@ -170,6 +170,83 @@ def test_a_python_list_has_as_many_items_as_it_may(
     assert found == counts
 
 
+# what a value without quotes does not hold
+TEXT_NOTES: list[tuple[dict[str, Any], set[str]]] = [
+    ({"type": "string", "pattern": "a+", "minLength": 2}, {"pattern", "minLength"}),
+    ({"minimum": 3}, {"minimum"}),
+    ({"properties": {"a": {"type": "integer"}}, "required": ["a"]}, {"properties", "required"}),
+    ({"items": {"type": "integer"}, "minItems": 1}, {"items", "minItems"}),
+    # text that may be a string is read as one
+    ({"type": ["string", "array"], "items": {"type": "integer"}, "maxLength": 3}, {"maxLength"}),
+    ({"enum": ["a", "abc"], "minLength": 2}, {"minLength"}),
+    ({"enum": [1, 2, 3], "minimum": 2}, {"minimum"}),
+    ({"type": "array", "items": {"type": "integer"}, "minItems": 1}, set()),
+    ({"type": "integer", "minimum": 3}, set()),
+    ({"type": "string", "description": "a name", "enum": ["a"]}, set()),
+]
+
+
+@pytest.mark.parametrize("family", ["qwen_xml", "glm"])
+@pytest.mark.parametrize(("schema", "dropped"), TEXT_NOTES)
+def test_what_a_value_without_quotes_does_not_hold_is_noted(
+    make_tokenizer: Callable[..., Any], family: str, schema: dict[str, Any], dropped: set[str]
+) -> None:
+    parameters = {"type": "object", "properties": {"p": schema}}
+    declared = parse_tools([{"function": {"name": "f", "parameters": parameters}}])
+    notes = constraint.tool_calls(
+        declared, "required", make_tokenizer([EOS], EOS), shape=FORMATS[family]().shape
+    ).notes
+    path = "tools[0].function.parameters.properties.p"
+    end = " is not held: this model writes text without quotes"
+    assert {note.removeprefix(f"{path}.").removesuffix(end) for note in notes} == dropped
+
+
+NAMED: list[tuple[dict[str, Any], list[Any]]] = [
+    ({"enum": ["auto", 1, None, True, 2.5, ["é"], {"x": 1}]}, ["auto", 1, None, True, 2.5, ["é"]]),
+    ({"enum": ["1", 1]}, ["1"]),
+    ({"type": "integer", "enum": [1, "a", True, 2.5]}, [1]),
+    ({"type": ["string", "null"], "enum": ["a", 1, None]}, ["a", None]),
+]
+
+
+@pytest.mark.parametrize("family", ["qwen_xml", "glm", "pythonic", "hermes_json"])
+@pytest.mark.parametrize(("schema", "values"), NAMED)
+def test_a_named_value_is_read_as_what_it_is(
+    make_tokenizer: Callable[..., Any], family: str, schema: dict[str, Any], values: list[Any]
+) -> None:
+    parameters = {"type": "object", "properties": {"p": schema}, "required": ["p"]}
+    declared = parse_tools([{"function": {"name": "f", "parameters": parameters}}])
+    tokenizer = make_tokenizer([EOS], EOS)
+    one = constraint.tool_calls(declared, "required", tokenizer, shape=FORMATS[family]().shape)
+    texts: list[str] = []
+    ahead = [(one, b"")]
+    while ahead:
+        state, spelled = ahead.pop()
+        for token in map(int, np.flatnonzero(state.mask())):
+            if token in tokenizer.eos_ids:
+                texts.append(spelled.decode())
+                continue
+            after = state.fork()
+            after.advance(token)
+            ahead.append((after, spelled + tokenizer.piece(token)))
+    found = [dict(calls_of(text, family, declared))["f"]["p"] for text in texts]
+    assert all(any(f == v and type(f) is type(v) for v in schema["enum"]) for f in found)
+    assert {json.dumps(v) for v in values} <= {json.dumps(v) for v in found}
+
+
+def test_what_a_loose_python_literal_leaves_out_is_noted(
+    make_tokenizer: Callable[..., Any],
+) -> None:
+    schema = {"type": "string", "not": {"const": "x"}, "maxLength": 3}
+    parameters = {"type": "object", "properties": {"p": schema}, "required": ["p"]}
+    declared = parse_tools([{"function": {"name": "f", "parameters": parameters, "strict": False}}])
+    tokenizer = make_tokenizer([EOS], EOS)
+    one = constraint.tool_calls(declared, "required", tokenizer, shape=FORMATS["pythonic"]().shape)
+    assert any("not" in note for note in one.notes)
+    ids = tokenizer.encode('[f(p="abcd")]')
+    assert one.valid_prefix(ids) == len('[f(p="abc')
+
+
 def test_notes_of_what_is_not_held_are_few(make_tokenizer: Callable[..., Any]) -> None:
     many = {f"p{i}": {"type": "array", "minItems": i} for i in range(50)}
     declared = parse_tools(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agentspec.chat import constraint
 from agentspec.chat.constraint import matcher
-from agentspec.chat.constraint.schema import pattern_atoms
+from agentspec.chat.constraint.patterns import held_pattern, pattern_atoms
 from agentspec.errors import InvalidRequestError, UnsupportedError
 from agentspec.wire import parse_tools
 from tests.clock import at_most
@@ -421,3 +421,99 @@ def test_parts_that_only_references_lead_to_are_checked_too(tokenizer: Any) -> N
     hidden = {"$ref": "#/x", "x": {"type": "string", "pattern": "((a{1,999}){1,999}){1,999}"}}
     with pytest.raises(InvalidRequestError, match=r"schema\.x\.pattern cannot be compiled"):
         constraint.json_schema(hidden, tokenizer)
+
+
+def text_is_held(schema: dict[str, Any], value: Any, tokenizer: Any) -> bool:
+    """Whether an answer of the schema may be the JSON text of this value, and end behind it."""
+    one = constraint.json_schema(schema, tokenizer)
+    ids = tokenizer.encode(json.dumps(value, ensure_ascii=False))
+    if refused_at(one, ids) < len(ids):
+        return False
+    return bool(one.mask()[list(tokenizer.eos_ids)].all())
+
+
+DENIED = [
+    (r'^[^"]+$', ["a", "\\", "\n", "é"], ['"', 'a"']),
+    (r"^[^\\]+$", ["a", '"', "/"], ["\\", "a\\"]),
+    (r"^[^/\\]+$", ["a b", '"'], ["a\\b", "a/b"]),
+    (r'^[^]"]$', ["[", "a"], ["]", '"']),
+    (r'^[^-"]$', ["a", "\t"], ["-", '"']),
+    (r'^\[[^"\]]\]$', ["[a]"], ['["]', "[]]"]),
+    (r'[^"]', ['a"'], ['"', '""']),
+]
+
+
+@pytest.mark.parametrize(("pattern", "good", "bad"), DENIED)
+def test_what_a_class_denies_is_not_written_as_an_escape_either(
+    tokenizer: Any, pattern: str, good: list[str], bad: list[str]
+) -> None:
+    for schema in (
+        {"type": "string", "pattern": pattern},
+        {"anyOf": [{"type": "string", "pattern": pattern, "maxLength": 5}]},
+        {"$ref": "#/$defs/pattern", "$defs": {"pattern": {"type": "string", "pattern": pattern}}},
+    ):
+        assert [text for text in good if not text_is_held(schema, text, tokenizer)] == []
+        assert [text for text in bad if text_is_held(schema, text, tokenizer)] == []
+    keys = {
+        "type": "object",
+        "patternProperties": {pattern: {"type": "null"}},
+        "additionalProperties": False,
+    }
+    assert all(text_is_held(keys, {text: None}, tokenizer) for text in good)
+    assert not any(text_is_held(keys, {text: None}, tokenizer) for text in bad)
+
+
+def test_a_value_that_looks_like_a_pattern_stays_as_it_is(tokenizer: Any) -> None:
+    value = {"pattern": "[^a]", "patternProperties": {"[^a]": 1}}
+    schema = {
+        "type": "object",
+        "properties": {
+            "enum": {"type": "string", "pattern": '^[^"]$'},
+            "pattern": {"enum": [value]},
+        },
+        "required": ["enum", "pattern"],
+        "additionalProperties": False,
+    }
+    assert text_is_held(schema, {"enum": "x", "pattern": value}, tokenizer)
+    assert not text_is_held(schema, {"enum": '"', "pattern": value}, tokenizer)
+
+
+@given(st.text(st.sampled_from('[]^-\\"a(|)'), max_size=12))
+@settings(max_examples=50, suppress_health_check=list(HealthCheck))
+def test_a_pattern_is_as_valid_as_it_was(tokenizer: Any, pattern: str) -> None:
+    def refused(text: str) -> bool:
+        library = matcher.library()
+        schema = json.dumps({"type": "string", "pattern": text})
+        return bool(
+            library.LLMatcher.validate_grammar(library.LLMatcher.grammar_from_json_schema(schema))
+        )
+
+    assert refused(held_pattern(pattern)) == refused(pattern)
+
+
+MORE_THAN_ONE_KEY = [
+    ({"minProperties": 1}, True),
+    ({"minProperties": 2}, False),
+    ({"minProperties": 2, "additionalProperties": {"type": "integer"}}, False),
+    ({"minProperties": 2, "patternProperties": {"a": {}}, "additionalProperties": False}, False),
+    ({"minProperties": 2, "properties": {"a": {}}, "required": ["a"]}, True),
+    ({"minProperties": 3, "properties": {"a": {}}, "required": ["a"]}, False),
+    ({"minProperties": 2, "required": ["a", "b"]}, True),
+]
+
+
+@pytest.mark.parametrize(("words", "held"), MORE_THAN_ONE_KEY)
+def test_a_key_written_twice_is_not_two(tokenizer: Any, words: Any, held: bool) -> None:
+    schema = {"type": "object", "properties": {"o": {"type": "object", **words}}}
+    if held:
+        assert constraint.json_schema(schema, tokenizer).notes == ()
+        return
+    with pytest.raises(InvalidRequestError) as caught:
+        constraint.json_schema(schema, tokenizer)
+    assert caught.value.param == f"{WHERE}.properties.o.minProperties"
+    loose = constraint.constraint_of(
+        tokenizer,
+        vocab_size=tokenizer.vocab_size,
+        response_format={"type": "json_schema", "json_schema": {"schema": schema, "strict": False}},
+    )
+    assert any("minProperties is not held" in note for note in loose.notes)  # type: ignore[union-attr]

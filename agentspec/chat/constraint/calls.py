@@ -8,7 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentspec.backends.base import Tokenizer
-from agentspec.chat.constraint.literals import PythonLiterals
+from agentspec.chat.constraint.literals import (
+    KEYWORDS,
+    OF_ALL,
+    OF_STRINGS,
+    PythonLiterals,
+    named_values,
+)
 from agentspec.chat.constraint.matcher import vocabulary
 from agentspec.chat.constraint.schema import schema_grammar
 from agentspec.errors import InvalidRequestError, UnsupportedError
@@ -23,7 +29,7 @@ _ROOT_KEYS = {
     *("type", "properties", "required", "additionalProperties", "$defs", "definitions", "title"),
     *("description", "default", "examples", "$schema", "$id", "$comment"),
 }
-_RAW_STRING_KEYS = {"pattern", "format", "minLength", "maxLength"}
+_MOST_NOTES = 16
 MESSAGE = "<|channel|>"
 """What gpt-oss begins each message of an answer with, thinking and calls included."""
 
@@ -203,8 +209,9 @@ class CallGrammar:
         if self._shape.style == "pythonic":
             return f"{self._literals.rule(schema, shared, where)} {self._fixed(closing)}"
         kinds = schema.get("type")
-        named = schema.get("enum", [schema["const"]] if "const" in schema else None)
-        if isinstance(named, (list, tuple)):
+        named = named_values(schema)
+        if named is not None:
+            self._note(schema, where, KEYWORDS - {"enum", "const"})
             written = [v if isinstance(v, str) else json.dumps(v) for v in named]
             texts = " | ".join(map(_plain, written))
             return f"({texts}) {self._fixed(closing)}"
@@ -214,8 +221,10 @@ class CallGrammar:
             return f"{rule}_json {self._fixed(closing)}"
         if kinds is None and any(key in schema for key in ("$ref", "anyOf", "oneOf", "allOf")):
             self.notes.append(f"{where} is free text: this model writes values without quotes")
-        for key in sorted(_RAW_STRING_KEYS & set(schema)):
-            self.notes.append(f"{where}.{key} is not held: this model writes text without quotes")
+            self._note(schema, where, KEYWORDS - {"$ref", "anyOf", "oneOf", "allOf"})
+        else:
+            # text is read as a string wherever it may be one, whatever it looks like
+            self._note(schema, where, KEYWORDS if kinds is None else OF_STRINGS | OF_ALL)
         # An opening tag would have to be closed inside the text: parsers pair those that begin a
         # line or follow a tag. Forbidden everywhere they would cost a walk of all tokens per mask.
         tags = [self._shape.opening.rpartition("\n")[2].strip(), self._shape.argument[0].strip()]
@@ -230,6 +239,12 @@ class CallGrammar:
         self._rules.append(f"{text}: /(.|\\n)*{_pattern(closing)}/ {without}")
         self._rules.append(f"{rule}_text[lazy]: {text}")
         return f"{rule}_text"
+
+    def _note(self, schema: Mapping[str, Any], where: str, said: set[str]) -> None:
+        for key in sorted(said & set(schema)):
+            if len(self.notes) < _MOST_NOTES:
+                note = f"{where}.{key} is not held: this model writes text without quotes"
+                self.notes.append(note)
 
     # -- fixed text ---------------------------------------------------------------------------
 

@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from agentspec.chat.constraint.patterns import with_patterns_held
 from agentspec.errors import InvalidRequestError
 
 _MAX_RULES = 2_000
 # Of rules that name one another: llguidance follows them on the stack.
 _MAX_DEPTH = 400
-# Escapes that a JSON string shares with a Python one.
-_STRING = {"whitespace_flexible": False, "json_allowed_escapes": '"\\bfnrt'}
+# Escapes that a JSON string shares with a Python one; what is not held was refused, or noted.
+_STRING = {"whitespace_flexible": False, "json_allowed_escapes": '"\\bfnrt', "lenient": True}
 _ANY = (
     "py_any: PY_STRING | PY_NUMBER | PY_NAME | py_list | py_dict",
     'py_list: "[" (py_any (", " py_any)*)? "]"',
@@ -32,11 +33,11 @@ _OF_OBJECTS = {
     *("properties", "patternProperties", "additionalProperties", "required"),
     *("minProperties", "maxProperties"),
 }
-_OF_STRINGS = {"pattern", "format", "minLength", "maxLength"}
+OF_STRINGS = {"pattern", "format", "minLength", "maxLength"}
 _OF_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
-_OF_ALL = {"$ref", "enum", "const", "anyOf", "oneOf", "allOf", "not"}
+OF_ALL = {"$ref", "enum", "const", "anyOf", "oneOf", "allOf", "not"}
 _OF = {"array": _OF_ARRAYS, "object": _OF_OBJECTS, "boolean": set[str](), "null": set[str]()}
-_KEYWORDS = _OF_ARRAYS | _OF_OBJECTS | _OF_STRINGS | _OF_NUMBERS | _OF_ALL
+KEYWORDS = _OF_ARRAYS | _OF_OBJECTS | OF_STRINGS | _OF_NUMBERS | OF_ALL
 
 
 class PythonLiterals:
@@ -57,7 +58,7 @@ class PythonLiterals:
         """The name of the rule of a schema's values. Raises InvalidRequestError."""
         found = _resolved(schema, shared)
         if found is not schema:
-            self._note(schema, where, {"$ref"}, _KEYWORDS)
+            self._note(schema, where, {"$ref"}, KEYWORDS)
         schema = found
         key = json.dumps(schema, sort_keys=True)
         if key not in self._known:
@@ -91,20 +92,21 @@ class PythonLiterals:
             known = part if isinstance(part, Mapping) else {}
             return self.rule(known, shared, f"{where}{path}", depth + 1 + behind)
 
-        named = schema.get("enum", [schema["const"]] if "const" in schema else None)
-        if isinstance(named, (list, tuple)):
-            self._note(schema, where, {"enum", "const"}, _KEYWORDS)
+        named = named_values(schema)
+        if named is not None:
+            self._note(schema, where, {"enum", "const"}, KEYWORDS)
             return " | ".join(json.dumps(python(value), ensure_ascii=False) for value in named)
         for key in ("anyOf", "oneOf"):
             if isinstance(schema.get(key), (list, tuple)):
-                self._note(schema, where, {key}, {*_KEYWORDS, "type"})
+                self._note(schema, where, {key}, {*KEYWORDS, "type"})
                 return " | ".join(below(p, f".{key}[{i}]") for i, p in enumerate(schema[key]))
         kinds = schema.get("type")
         if isinstance(kinds, (list, tuple)) and kinds:
             return " | ".join(below({**schema, "type": kind}, "") for kind in kinds)
         if kinds in _SCALARS:
-            return f"%json {json.dumps({**shared, **schema, 'x-guidance': _STRING})}"
-        said = _OF_ALL | _OF[kinds] if isinstance(kinds, str) and kinds in _OF else _KEYWORDS
+            whole = with_patterns_held({**shared, **schema})
+            return f"%json {json.dumps({**whole, 'x-guidance': _STRING})}"
+        said = OF_ALL | _OF[kinds] if isinstance(kinds, str) and kinds in _OF else KEYWORDS
         if kinds == "boolean" or kinds == "null":
             self._note(schema, where, set(), said)
         if kinds == "boolean":
@@ -181,3 +183,30 @@ def _resolved(schema: Mapping[str, Any], shared: Mapping[str, Any]) -> Mapping[s
             break
         schema = found
     return schema
+
+
+def named_values(schema: Mapping[str, Any]) -> list[Any] | None:
+    """The values of `enum` or `const` that are of the schema's type, None without them.
+
+    All of them where none is.
+    """
+    named = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if not isinstance(named, (list, tuple)):
+        return None
+    kinds = schema.get("type")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if not isinstance(kinds, (list, tuple)):
+        return list(named)
+    return [value for value in named if not _kinds_of(value).isdisjoint(kinds)] or list(named)
+
+
+def _kinds_of(value: Any) -> set[str]:
+    """The names that a schema has for the type of a value."""
+    if value is None or isinstance(value, bool):
+        return {"null" if value is None else "boolean"}
+    if isinstance(value, (int, float)):
+        whole = isinstance(value, int) or value.is_integer()
+        return {"number", "integer"} if whole else {"number"}
+    if isinstance(value, str):
+        return {"string"}
+    return {"object" if isinstance(value, Mapping) else "array"}

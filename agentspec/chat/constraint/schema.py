@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from agentspec.chat.constraint.matcher import library, problems
+from agentspec.chat.constraint.patterns import MAPS, check_patterns, with_patterns_held
 from agentspec.errors import InvalidRequestError
 from agentspec.wire import check_json
 
@@ -21,20 +22,17 @@ MAX_SCHEMA = 256 * 1024
 _SPACING = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 _MAX_PARTS = 4_000
 _MAX_KEYS = 1_000
-_MAX_PATTERN = 2_000
-_MAX_ATOMS = 20_000
 _MAX_VISITS = 200_000
 _MAX_NESTED = 500
 _MAX_NOTES = 16
 _SECONDS = 1.0
 
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _SINGLE = ("items", "additionalProperties", "additionalItems", "contains", "not")
 _HELD = {
     *("$ref", "type", "enum", "const", "required", "minProperties", "maxProperties", "minItems"),
     *("maxItems", "minLength", "maxLength", "pattern", "format", "minimum", "maximum"),
-    *("exclusiveMinimum", "exclusiveMaximum", "multipleOf", *_LISTS, *_MAPS, *_SINGLE),
+    *("exclusiveMinimum", "exclusiveMaximum", "multipleOf", *_LISTS, *MAPS, *_SINGLE),
 }
 _ANNOTATIONS = {
     *("title", "description", "default", "examples", "example", "deprecated", "readOnly"),
@@ -59,7 +57,11 @@ def schema_grammar(
         )
     for number, (path, node) in enumerate(_nodes(schema, where)):
         _check_size(node, path, number)
-        _check_patterns(node, path)
+        check_patterns(node, path)
+        if not lenient and _counts_keys_twice(node):
+            raise InvalidRequestError(
+                f"{path}.minProperties cannot be compiled: {_TWICE}", param=f"{path}.minProperties"
+            )
     _check_depth(schema, where)
     _check_ends(schema, where)
     options: dict[str, Any] = {} if spaced else dict(_SPACING)
@@ -71,6 +73,11 @@ def schema_grammar(
         raise InvalidRequestError(f"{path} cannot be compiled: {messages[0]}", param=path)
     notes = [f"{where} is held in part only: {message}" for message in messages]
     notes += [
+        f"{path}.minProperties is not held: {_TWICE}"
+        for path, node in _nodes(schema, where)
+        if _counts_keys_twice(node)
+    ]
+    notes += [
         f"{path}.{key} is no keyword that is held" for path, key in _unknown_keys(schema, where)
     ]
     return _text(schema, options), notes[:_MAX_NOTES]
@@ -78,7 +85,7 @@ def schema_grammar(
 
 def _text(schema: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     # the schema's own x-guidance could turn every check off
-    return json.dumps({**schema, "x-guidance": options})
+    return json.dumps({**with_patterns_held(schema), "x-guidance": options})
 
 
 def _judge(schema: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[bool, list[str]]:
@@ -105,7 +112,7 @@ def _locate(root: Mapping[str, Any], where: str, problem: str, options: Mapping[
 
 def _children(node: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     out: list[tuple[str, Any]] = []
-    for key in _MAPS:
+    for key in MAPS:
         value = node.get(key)
         if isinstance(value, Mapping):
             out += [(f".{key}.{name}", child) for name, child in value.items()]
@@ -143,6 +150,17 @@ def _unknown_keys(root: Mapping[str, Any], where: str) -> Iterator[tuple[str, st
                 yield path, key[:60]
 
 
+_TWICE = "a key that is not declared may be written twice, and would be counted twice"
+
+
+def _counts_keys_twice(node: Mapping[str, Any]) -> bool:
+    """True where an object of fewer keys than it must have could be written."""
+    least, required = node.get("minProperties"), node.get("required")
+    named = set(required) if isinstance(required, (list, tuple)) else set()
+    closed = node.get("additionalProperties") is False and not node.get("patternProperties")
+    return isinstance(least, (int, float)) and not closed and least > len(named) + 1
+
+
 def _check_size(node: Mapping[str, Any], path: str, number: int) -> None:
     """Compiling takes time in the square of an object's keys; llguidance refuses it afterwards."""
     keys = node.get("properties")
@@ -152,58 +170,6 @@ def _check_size(node: Mapping[str, Any], path: str, number: int) -> None:
             f"a schema {_MAX_PARTS} parts",
             param=path,
         )
-
-
-# -- patterns ---------------------------------------------------------------------------------
-
-
-def _check_patterns(node: Mapping[str, Any], path: str) -> None:
-    found = [("pattern", node.get("pattern"))]
-    keyed = node.get("patternProperties")
-    found += [("patternProperties", key) for key in (keyed if isinstance(keyed, Mapping) else ())]
-    for key, pattern in found:
-        if isinstance(pattern, str) and (
-            len(pattern) > _MAX_PATTERN or pattern_atoms(pattern) > _MAX_ATOMS
-        ):
-            raise InvalidRequestError(
-                f"{path}.{key} cannot be compiled: the pattern is longer than {_MAX_PATTERN} "
-                f"characters, or than {_MAX_ATOMS} with its repetitions written out",
-                param=f"{path}.{key}",
-            )
-
-
-def pattern_atoms(pattern: str) -> int:
-    """How many atoms a regular expression has when bounded repetitions are written out."""
-    sums, last = [0], 0  # of each open group; of the atom just read
-    i, n = 0, len(pattern)
-    while i < n:
-        char = pattern[i]
-        if char == "(":
-            sums.append(0)
-            last = 0
-        elif char == ")" and len(sums) > 1:
-            last = sums.pop()
-            sums[-1] += last
-        elif char == "{":
-            end = pattern.find("}", i)
-            bounds = [part.strip() for part in pattern[i + 1 : end].split(",")] if end > 0 else []
-            counts = [int(b) for b in bounds if b.isascii() and b.isdigit() and len(b) < 12]
-            if counts:
-                sums[-1] += last * (max(counts) - 1)
-                last *= max(counts)
-                i = end
-        elif char == "[":
-            end = i + 2 + (pattern[i + 1 : i + 2] == "^")
-            while end < n and pattern[end] != "]":
-                end += 1 + (pattern[end] == "\\")
-            i, last = end, 1
-            sums[-1] += 1
-        elif char not in "*+?|^$":
-            i += char == "\\"
-            last = 1
-            sums[-1] += 1
-        i += 1
-    return sum(sums)
 
 
 # -- references -------------------------------------------------------------------------------

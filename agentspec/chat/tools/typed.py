@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,9 +23,10 @@ def value_text(text: str, schema: object, root: object = None) -> str:
     """JSON text of a value that was written as `text`, for a property's schema.
 
     A string is its text as it is, also where the schema allows other types besides, except for
-    null. What does not read as any allowed type stays a string, so that the tool can say so.
-    Without a type, numbers, booleans, null, lists and objects are what they look like. Raises
-    Broken for a value that is nested too deeply.
+    null and for what only another of the values that it names is written as. What does not read
+    as any allowed type stays a string, so that the tool can say so. Without a type, numbers,
+    booleans, null, lists and objects are what they look like. Raises Broken for a value that is
+    nested too deeply.
     """
     types = allowed_types(schema, root)
     bare = text.strip()
@@ -32,7 +34,7 @@ def value_text(text: str, schema: object, root: object = None) -> str:
     if kind and kind in (types or _ANY) and (kind == "null" or "string" not in types):
         return value
     if "string" in types:
-        return dump(text)
+        return _one_of(schema, text) or dump(text)
     number = _number(bare)
     if number is not None:
         if not types or "number" in types:
@@ -48,6 +50,17 @@ def value_text(text: str, schema: object, root: object = None) -> str:
             if container is not None:
                 return container
     return dump(text)
+
+
+def _one_of(schema: object, text: str) -> str:
+    """JSON text of the one value, no string, of an `enum` that is written so; else nothing."""
+    named = schema.get("enum") if isinstance(schema, Mapping) else None
+    if not isinstance(named, list) or text in named:
+        return ""
+    bare = text.strip()
+    others = [value for value in named if not isinstance(value, str)]
+    # as a grammar writes it too, in which all is ASCII
+    return bare if any(bare in (dump(value), json.dumps(value)) for value in others) else ""
 
 
 def property_schema(parameters: object, key: str) -> object:
