@@ -93,6 +93,10 @@ class Seat(Protocol):
         """The controller of one answer; asked for plain answers too, without proposers."""
         ...
 
+    def prompt_read(self, seconds: float) -> None:
+        """The target has read a prompt, which took it so long."""
+        ...
+
     def warnings(self) -> list[str]: ...
 
     def drop_draft(self) -> None: ...
@@ -241,6 +245,12 @@ class Drafting:
             sources=[source for _, source in asked],
             pending=lambda number: asked[number][0].pending if asked else 1,
         )
+
+    def prompt_read(self, seconds: float) -> None:
+        """The target has read a prompt, which took it so long: trying may cost a share of it."""
+        cost = seconds / self.cost.row_seconds()
+        self._stake.read(cost)
+        self._advance.read(cost)
 
     def drop_draft(self) -> None:
         """Go on without the draft model."""

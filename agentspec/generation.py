@@ -170,6 +170,7 @@ class Generation:
         try:
             self._open(slot)
             self._read(slot)
+            seat.prompt_read(stats.prefill_seconds)
             if proposers:
                 self._begin(panel, chance)
             while self.answer.ended is None:

@@ -128,6 +128,26 @@ def test_a_cancel_is_heard_within_a_chunk_that_the_draft_model_reads(chat: Any) 
     assert found.speculation.sources["draft_model"].accepted > 0
 
 
+def test_what_reading_a_prompt_took_is_told_before_anything_is_drafted(
+    chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(Drafting, "prompt_read", lambda drafting, seconds: told.append(seconds))
+    law = chat.hashed(3)
+    draft = chat.backend(law)
+    first = draft.forward
+
+    def forward(rows: Any) -> Any:
+        assert told
+        return first(rows)
+
+    draft.forward = forward
+    engine = chat.engine(law, draft=draft, cost=FLAT)
+    answer = engine.complete(HI, max_tokens=20)
+    assert answer.speculation.sources["draft_model"].accepted > 0
+    assert told == [answer.speculation.prefill_seconds]
+
+
 def test_some_of_the_proposers_alone(chat: Any) -> None:
     law = chat.writing(CODE)
     engine = chat.engine(law, cost=FLAT, draft=chat.backend(law))

@@ -109,6 +109,9 @@ class _PeerSeat:
     def controller(self, proposers: Sequence[Proposer] = (), k: int | None = None) -> Controller:
         return self._controller
 
+    def prompt_read(self, seconds: float) -> None:
+        pass
+
     def warnings(self) -> list[str]:
         return []
 

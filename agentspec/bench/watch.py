@@ -62,6 +62,9 @@ class _WatchedSeat:
     def controller(self, proposers: Sequence[Proposer] = (), k: int | None = None) -> Controller:
         return _WatchedController(self._seat.controller(proposers, k), self._watch)
 
+    def prompt_read(self, seconds: float) -> None:
+        self._seat.prompt_read(seconds)
+
     def warnings(self) -> list[str]:
         return self._seat.warnings()
 

@@ -127,8 +127,8 @@ class RecordedReading:
     can be accepted, but it is drafted and charged: it agrees with what it reads, and of its own
     repeats the wrong token, each with the confidence of some earlier token of the session.
 
-    `passes` are the rows of every pass so far: what was committed since the last one, the prompt
-    excepted, what others drafted and what it drafted itself.
+    `passes` are the rows of every pass so far: what it had not read since the last one, the first
+    prompt too, what others drafted and what it drafted itself.
     """
 
     def __init__(self, tokens: Tokens, bits: DraftBits) -> None:
@@ -152,7 +152,7 @@ class RecordedReading:
 
     def begin(self, turn: TurnContext) -> None:
         self._start = len(turn.tokens)
-        self._known = self._start - 1
+        self._known = min(self._known, self._start - 1)
         self._drafted = []
 
     def read(self, ahead: Sequence[int]) -> Sequence[_Recorded]:

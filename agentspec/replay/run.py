@@ -146,6 +146,7 @@ def replay_session(
     target = ScriptedTarget(tokens.ids, tokenizer)
     sequence = LiveSequence(target)
     tally = Tally()
+    before = 0
     for number, (start, stop) in enumerate(tokens.turns):
         target.tell_until(stop)
         prompt = tokens.ids[:start]
@@ -164,6 +165,7 @@ def replay_session(
         answer: list[int] = []
         try:
             sequence.start(prompt)
+            drafting.prompt_read(cost(start - before) * cost.row_seconds())
             panel.begin(_turn_context(tokens, prompt, sampling, chance, earlier))
             charged = len(reading.passes) if reading is not None else 0
             for verdict in steps:
@@ -181,6 +183,7 @@ def replay_session(
             steps.close()
         if answer != tokens.ids[start:stop]:
             raise BackendError(f"answer {number} of session {tokens.id} is not the recorded one")
+        before = stop
         tally.turns += 1
         tally.notes += stats.notes
     return tally

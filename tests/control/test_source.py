@@ -13,7 +13,7 @@ from agentspec.control.cost import CostCurve
 from agentspec.control.cost_draft import DraftCost
 from agentspec.control.pace import Pace
 from agentspec.control.source import ExitSource, HeadSource, Source
-from agentspec.control.stake import SHARE
+from agentspec.control.stake import SHARE, Advance, Stake
 from agentspec.control.survival import Survival
 from agentspec.engine.panel import Panel
 from agentspec.engine.stats import TurnStats
@@ -261,17 +261,24 @@ def test_trying_what_does_not_pay_hardly_slows_what_free_drafts_make_fast(
     assert tokens < 4000 or len(set(asked)) == 6
 
 
-def test_a_long_prompt_is_read_for_a_proposer_when_that_can_be_afforded() -> None:
-    """It costs ten passes to read, and each draft gains two tokens once that is done."""
+def when_asked(reading: float, *, prompt: float = 0.0, won: float = 0.0) -> list[int]:
+    """At which of 400 steps one is asked that first has to read 301 rows, for so many passes.
+
+    Each draft gains two tokens once that is done. The target's prompt had cost so much.
+    """
     left = [301]
     asked: list[str] = []
     at: list[int] = []
     panel = Panel([drafting("paid", (1, 2, 3, 4), 0.9, asked)], TurnStats())
-    cost = DraftCost(0.05, fixed=True, reading=10 / 300)
+    cost = DraftCost(0.05, fixed=True, reading=reading / 300)
     source = Source(FLAT, cost=cost)
+    stake, advance = Stake(12.0 + won), Advance()
+    stake.read(prompt)
+    advance.read(prompt)
     controller = CostAwareController(
-        FLAT, Survival(), free=0, sources=[source], pending=lambda number: left[number]
-    )
+        FLAT, Survival(), free=0, sources=[source], pending=lambda number: left[number],
+        stake=stake, advance=advance,
+    )  # fmt: skip
     for step in range(400):
         draft = controller.choose(panel.propose(8, 100), 8)
         if len(asked) > len(at):
@@ -280,10 +287,25 @@ def test_a_long_prompt_is_read_for_a_proposer_when_that_can_be_afforded() -> Non
         n = min(2, len(draft))
         verdict = Verdict(draft, (1, 2, 9)[: n + 1], n, min(len(draft), 3))
         controller.observe(verdict, rows=len(draft) + 1, seconds=1.0)
-    first = at[0]
-    assert 9.0 / SHARE - 2 <= first <= 9.5 / SHARE
+    return at
+
+
+def test_a_long_prompt_is_read_for_a_proposer_when_that_can_be_afforded() -> None:
+    at = when_asked(10.0)
+    assert 9.0 / SHARE - 2 <= at[0] <= 9.5 / SHARE
     # what reading cost is not held against it
-    assert len(at) > 0.9 * (400 - first)
+    assert len(at) > 0.9 * (400 - at[0])
+
+
+def test_a_prompt_that_was_dear_for_the_target_is_read_for_a_proposer_at_once() -> None:
+    """What may be tried is a share of all that the target did, its prompts too."""
+    assert when_asked(10.0, prompt=10.0 / SHARE)[0] == 0
+    assert when_asked(10.0, prompt=5.0 / SHARE)[0] == pytest.approx(4.0 / SHARE, abs=8)
+
+
+def test_however_long_the_prompt_is_what_the_target_paid_may_be_paid_again() -> None:
+    assert when_asked(200.0, prompt=5000.0, won=120.0)[0] == 0
+    assert not when_asked(200.0, won=120.0)
 
 
 def test_what_was_read_for_the_last_step_is_held_against_a_proposer() -> None:

@@ -122,8 +122,8 @@ def test_it_goes_on_behind_another_draft_as_the_live_one_does(
         if same is None:
             assert ours.evidence.taken == theirs.evidence.taken
             assert ours.evidence.passes[1:] == theirs.evidence.passes[1:]
-        # the prompt is no part of the answer's price
-        assert ours.evidence.passes[0] == theirs.evidence.passes[0] or at == start
+        # the prompt is read when it is asked first
+        assert ours.evidence.passes[0] == theirs.evidence.passes[0]
         whole += theirs.evidence.taken == len(behind) > 0
         cut += theirs.evidence.taken < len(behind)
         verdict = Verdict(EMPTY_DRAFT, (tokens.ids[at],), 0, 0)
@@ -147,13 +147,13 @@ def test_what_comes_behind_a_miss_is_charged_and_never_accepted(chat: Any, talk:
     first = draft.propose(4)
     draft.observe(tokens.ids[start : start + 1], Verdict(EMPTY_DRAFT, (), 0, 0))
     assert first.tokens == (*tokens.ids[start : start + 2], 1, 1)
-    assert reading.passes == [1, 1, 1, 1]
+    assert reading.passes == [start, 1, 1, 1]
     proposed = draft.propose(100)
     assert proposed.tokens == (tokens.ids[start + 1], 1, 1, 1, 1, 1)
     assert proposed.evidence.confidence == (0.9,) * 6
     # one token was committed since and had been read with the draft before: nothing to catch up on
     assert reading.passes[4:] == [1] * 6
-    # unsure from the start: a pass was needed to find that out
+    # unsure from the start, of a prompt that it knows: a pass was needed to find that out
     sure[start] = 0.1
     draft.begin(turn)
     unsure = draft.propose(100)

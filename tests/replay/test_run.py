@@ -54,6 +54,9 @@ class FakeDrafting:
 
         return FixedController(self._k, match_factor=0.0)
 
+    def prompt_read(self, seconds: float) -> None:
+        pass
+
 
 @pytest.fixture
 def drafting(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
