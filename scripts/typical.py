@@ -49,6 +49,9 @@ class HeadsAlone:
     def controller(self, proposers: Sequence[Proposer] = (), k: int | None = None) -> Controller:
         return FixedController(self.most, match_factor=0.0)
 
+    def prompt_read(self, seconds: float) -> None:
+        return None
+
     def warnings(self) -> list[str]:
         return []
 
