@@ -68,25 +68,20 @@ def run(
     line = isinstance(command, str)
     argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
     begun = time.monotonic()
-    try:
-        process = subprocess.Popen(
-            argv,
-            cwd=folder,
-            env=clean_environment(os.environ if environment is None else environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        what = "the shell" if line else repr(argv[0])
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise RefusedError(f"{what} cannot be run: {reason}") from error
+    starting = _Starting(
+        argv, folder, clean_environment(os.environ if environment is None else environment)
+    )
     output = _Output()
     why: Literal["exit", "timeout", "cancelled"] = "exit"
-    assert process.stdout is not None
     left = False
     try:
+        try:
+            process = starting.wait()
+        except (OSError, ValueError) as error:
+            what = "the shell" if line else repr(argv[0])
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise RefusedError(f"{what} cannot be run: {reason}") from error
+        assert process.stdout is not None
         with selectors.DefaultSelector() as selector:
             os.set_blocking(process.stdout.fileno(), False)
             selector.register(process.stdout, selectors.EVENT_READ)
@@ -103,13 +98,16 @@ def run(
                 elif not open_:
                     time.sleep(_POLL)
     finally:
-        left = _kill(process)
-        with contextlib.suppress(OSError):
-            # what is in the pipe now; a process that fled may hold it open for ever
-            for _ in range(_LAST_READS):
-                if not output.take(process.stdout.fileno(), once=True):
-                    break
-        process.stdout.close()
+        started = starting.end()
+        if started is not None:
+            assert started.stdout is not None
+            left = _kill(started)
+            with contextlib.suppress(OSError):
+                # what is in the pipe now; a process that fled may hold it open for ever
+                for _ in range(_LAST_READS):
+                    if not output.take(started.stdout.fileno(), once=True):
+                        break
+            started.stdout.close()
     return Ended(
         why,
         process.returncode,
@@ -118,6 +116,59 @@ def run(
         time.monotonic() - begun,
         left and why == "exit",
     )
+
+
+class _Starting:
+    """A process that a thread starts, so that no signal's exception comes before it is known.
+
+    One that ends the program just then would leave the process behind.
+    """
+
+    def __init__(self, argv: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+        self._how = argv, folder, environment
+        self._thread = threading.Thread(target=self._start, name="agentspec-start", daemon=True)
+        self._begun = False
+        self._done = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._error: BaseException | None = None
+
+    def wait(self) -> subprocess.Popen[bytes]:
+        """Start it; raises as Popen does. Call it inside the `try` whose `finally` calls `end`."""
+        self._begun = True
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no further thread
+            self._begun = False
+            raise OSError(None, str(error)) from error
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._process is not None
+        return self._process
+
+    def end(self) -> subprocess.Popen[bytes] | None:
+        """What was started; waits for it."""
+        if self._begun and (self._done.wait(_GRACE) or self._thread.ident is not None):
+            # without a number it was interrupted before it began
+            self._done.wait()
+        return self._process
+
+    def _start(self) -> None:
+        argv, folder, environment = self._how
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._done.set()
 
 
 class _Output:
