@@ -72,7 +72,7 @@ def test_leaving_stops_and_closes_the_generator(how: str) -> None:
                 await task
         else:
             await task
-        assert await asyncio.to_thread(closed.wait, 10)
+        assert await asyncio.to_thread(closed.wait, 60)
 
     asyncio.run(main())
 
@@ -83,7 +83,7 @@ def test_a_loop_that_is_closed_meanwhile_is_no_error() -> None:
     def produce(stop: threading.Event) -> Iterator[int]:
         try:
             yield 1
-            go_on.wait(10)
+            go_on.wait(60)
             yield 2
         finally:
             ended.set()
@@ -95,7 +95,7 @@ def test_a_loop_that_is_closed_meanwhile_is_no_error() -> None:
     loop.close()
     go_on.set()
     # pytest turns an exception in the thread into a failure
-    assert ended.wait(10)
+    assert ended.wait(60)
 
 
 def test_a_stop_calls_what_it_was_told_once_it_is_set() -> None:

@@ -19,7 +19,7 @@ def test_it_answers_once_it_is_loaded() -> None:
     engine = engine_saying("hello")
 
     def load() -> EngineModel:
-        assert go.wait(10)
+        assert go.wait(60)
         return EngineModel(engine)
 
     model = LoadingModel("name", 1234, load)

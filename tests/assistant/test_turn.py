@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from agentspec.assistant.turn import Conversation
 from agentspec.errors import BackendError, CancelledError, ContextOverflowError
 from agentspec.wire import Usage
 from tests.assistant.scripted import Answer, ScriptedModel, calling, check
+from tests.threads import start, wait_for
 
 EDIT = ("edit_file", {"path": "a.py", "old": "x = 1", "new": "x = 2"})
 
@@ -329,11 +329,17 @@ def test_cancelling_at_a_question(table: Table) -> None:
 
 def test_cancelling_a_command(table: Table) -> None:
     stop = Stop()
-    talk = table.conversation(calling(("run_command", {"command": "sleep 60"})), "x")
-    threading.Timer(0.2, stop.set).start()
+    command = "touch begun && sleep 600"
+    talk = table.conversation(calling(("run_command", {"command": command})), "x")
+
+    def leave() -> None:
+        wait_for((table.repository.root / "begun").exists)
+        stop.set()
+
+    thread = start(leave)
     found = list(talk.turn("go", stop=stop))
+    thread.join()
     assert ended(found).why == "cancelled"
-    assert ended(found).seconds < 10
     assert "cancelled by the user" in results(talk)[0]
     check(talk.messages)
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from click.testing import CliRunner, Result
 from agentspec.cli import main
 from agentspec.terminal import start
 from tests.terminal.conftest import BROKEN, FIXED, project, scripted
-from tests.terminal.scripted_server import Script, Step
+from tests.terminal.scripted_server import NEVER, Script, Step
 
 __all__ = ["project", "scripted"]
 
@@ -271,26 +270,31 @@ def test_an_unknown_model_is_said_at_once(project: Path) -> None:
 
 
 def test_ctrl_c_keeps_what_was_written(scripted: Serve, project: Path, tmp_path: Path) -> None:
-    script = scripted(["One two ", 30.0, "three."])
+    script = scripted(["One two ", NEVER, "three."])
     process = subprocess.Popen(
         [sys.executable, "-m", "agentspec", "chat", str(project), "--base-url", script.url,
-         "-p", "count"],
+         "-p", "count", "--output-format", "stream-json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,
         env={**os.environ, "HOME": str(tmp_path / "home")},
     )  # fmt: skip
-    until = time.monotonic() + 30
-    while not script.asked and time.monotonic() < until:
-        time.sleep(0.05)
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    with process:
+        assert process.stdout is not None
+        try:
+            while json.loads(process.stdout.readline()).get("text") != "two ":
+                pass
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert process.returncode == 130, err
-    assert out == "One two \n"
+    said = [json.loads(line) for line in out.splitlines()]
+    (result,) = [line for line in said if line.get("type") == "result"]
+    assert (result["why"], result["text"]) == ("cancelled", "One two ")
     assert "--continue goes on" in err
-    assert script.left.wait(5)
+    assert script.left.wait(60)
     script.answers = [["Three."]]
     assert chat(script, project, "-p", "go on", "--continue").stdout == "Three.\n"
     assert "One two" in str(script.asked[-1]["messages"])

@@ -43,10 +43,13 @@ def load_engine(model=None, **settings):
     store = SessionStore(folder, "key") if folder else None
     engine = chat.engine(chat.writing("Hello." * 40), max_tokens=4000, sessions=store)
     forward = engine.target.forward
-    def slow(rows):
-        time.sleep(0.01)
+    def held(rows):
+        # so many tokens may be read before the answer is let go
+        target = engine.target
+        while len(target.passes) > 150 and Path("held").exists() and not target._cancel:
+            time.sleep(0.01)
         return forward(rows)
-    engine.target.forward = slow
+    engine.target.forward = held
     return engine
 
 loading.load_engine = load_engine
@@ -120,7 +123,7 @@ class Process:
         request = urllib.request.Request(
             self.url + path, data, {"Content-Type": "application/json", **headers}
         )
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return json.loads(answer.read())
 
     def begin_stream(self) -> Any:
@@ -131,13 +134,13 @@ class Process:
             json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )
-        answer = urllib.request.urlopen(request, timeout=20)
+        answer = urllib.request.urlopen(request, timeout=120)
         answer.readline()
         return answer
 
     def end(self) -> tuple[int, str]:
         assert self.process.stdout is not None
-        code = self.process.wait(20)
+        code = self.process.wait(120)
         rest = self.process.stdout.read()
         self.process.stdout.close()
         return code, rest
@@ -154,7 +157,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
     yield make
     for each in started:
         each.process.kill()
-        each.process.wait(20)
+        each.process.wait(120)
         if each.process.stdout is not None:
             each.process.stdout.close()
 
@@ -188,11 +191,16 @@ def test_it_serves_and_a_signal_ends_it(start: Any) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_signal_lets_an_answer_finish_and_a_second_ends_it(start: Any, again: bool) -> None:
+def test_a_signal_lets_an_answer_finish_and_a_second_ends_it(
+    start: Any, tmp_path: Path, again: bool
+) -> None:
+    (tmp_path / "held").touch()
     server = start()
     with server.begin_stream() as answer:
         server.process.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + 20
+        assert server.process.stdout is not None
+        told = server.process.stdout.readline()
+        deadline = time.monotonic() + 120
         while again and time.monotonic() < deadline:
             try:
                 server.ask("/health")
@@ -201,13 +209,15 @@ def test_a_signal_lets_an_answer_finish_and_a_second_ends_it(start: Any, again: 
                 break
         if again:
             server.process.send_signal(signal.SIGINT)
-            begun = time.monotonic()
+        else:
+            (tmp_path / "held").unlink()
+        begun = time.monotonic()
         try:
             text = answer.read().decode()
         except OSError:
             text = ""
     code, rest = server.end()
-    assert rest == "finishing 1 answer, again to stop at once\n"
+    assert (told, rest) == ("finishing 1 answer, again to stop at once\n", "")
     if again:
         assert time.monotonic() - begun < 60  # half of what draining may take
         assert "[DONE]" not in text
@@ -219,11 +229,12 @@ def test_a_signal_lets_an_answer_finish_and_a_second_ends_it(start: Any, again: 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_is_quiet_whoever_listens(start: Any, tmp_path: Path, sent: int) -> None:
+    (tmp_path / "held").touch()
     kept = tmp_path / "kept"
     server = start("--no-speculation", "--sessions-dir", str(kept))
-    listening = urllib.request.urlopen(server.url + "/events", timeout=20)
+    listening = urllib.request.urlopen(server.url + "/events", timeout=120)
     # one that reads nothing, so that its answer cannot be told the end
-    deaf = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=20)
+    deaf = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=120)
     deaf.sendall(b"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     with listening, deaf, server.begin_stream() as answer:
         listening.readline()

@@ -97,7 +97,7 @@ class Running:
     def close(self) -> None:
         self.signal()
         self.signal()
-        self.thread.join(20)
+        self.thread.join(120)
         assert not self.thread.is_alive()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
@@ -12,7 +13,9 @@ from pathlib import Path
 import pexpect
 import pyte
 
-SECONDS = 30.0
+# only what hangs takes so long
+SECONDS = 120.0
+_ASKS = b"\x1b[6n"
 
 
 def _heeds_signals() -> None:
@@ -37,6 +40,7 @@ class Terminal:
         self.screen = pyte.HistoryScreen(columns, rows, history=5000, ratio=0.5)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
+        self._unread = b""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("AGENTSPEC_", "XDG_"))}
         for name in ("NO_COLOR", "EDITOR", "VISUAL", "OPENAI_API_KEY"):
             kept.pop(name, None)
@@ -52,17 +56,34 @@ class Terminal:
         )
         self.process.delaybeforesend = None
 
-    def read(self, seconds: float = 0.05) -> None:
-        """Take in what was printed."""
+    def read(self, seconds: float = 0.05) -> bool:
+        """Take in what was printed; False for nothing."""
         try:
             data = self.process.read_nonblocking(65536, timeout=seconds)
         except (pexpect.TIMEOUT, pexpect.EOF):
-            return
+            return False
         self.raw += data
-        self._stream.feed(data)
-        # a terminal answers when it is asked where its cursor is
-        if b"\x1b[6n" in data:
-            self.process.send(f"\x1b[{self.screen.cursor.y + 1};{self.screen.cursor.x + 1}R")
+        # a terminal answers when it is asked where its cursor is, wherever a read has ended
+        *parts, data = (self._unread + data).split(_ASKS)
+        for part in parts:
+            self._stream.feed(part)
+            at = self.screen.cursor
+            self.process.send(f"\x1b[{at.y + 1};{at.x + 1}R")
+        begun = next(n for n in range(len(_ASKS) - 1, -1, -1) if data.endswith(_ASKS[:n]))
+        self._unread = data[len(data) - begun :]
+        self._stream.feed(data[: len(data) - begun])
+        return True
+
+    def taken(self) -> None:
+        """Wait until the program has read all lines that were typed, or all keys at a prompt."""
+        tty = os.open(os.readlink(f"/proc/{self.process.pid}/fd/0"), os.O_RDWR | os.O_NOCTTY)
+        try:
+            until = time.monotonic() + SECONDS
+            while select.select([tty], [], [], 0)[0]:
+                assert time.monotonic() < until, "what was typed is not read"
+                self.read()
+        finally:
+            os.close(tty)
 
     @property
     def text(self) -> str:
@@ -74,16 +95,17 @@ class Terminal:
     def until(self, what: str | Callable[[str], bool], seconds: float = SECONDS) -> str:
         """Wait for a text on the screen, or for what is true of it."""
         until = time.monotonic() + seconds
+        over = False
         while True:
             self.read()
             text = self.text
             if (what in text) if isinstance(what, str) else what(text):
                 return text
-            if time.monotonic() > until or not self.process.isalive():
-                self.read(0.5)
-                if isinstance(what, str) and what in self.text:
-                    return self.text
+            if over:
                 raise AssertionError(f"{what!r} is not on the screen:\n{self.text}")
+            if time.monotonic() > until or not self.process.isalive():
+                self._rest()
+                over = True
 
     def type(self, text: str) -> None:
         """Type, Enter included."""
@@ -103,10 +125,15 @@ class Terminal:
         until = time.monotonic() + seconds
         while self.process.isalive() and time.monotonic() < until:
             self.read()
-        self.read()
+        self._rest()
         assert not self.process.isalive(), self.text
         self.process.close()
         return int(self.process.exitstatus if self.process.exitstatus is not None else -1)
+
+    def _rest(self) -> None:
+        """Take in what is left, although not in one piece."""
+        while self.read(0):
+            pass
 
     def close(self) -> None:
         self.process.close(force=True)

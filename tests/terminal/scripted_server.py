@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Step = str | tuple[str, Mapping[str, Any]] | float
-"""Text, a call (name, arguments), or seconds to wait."""
+Step = str | tuple[str, Mapping[str, Any]] | threading.Event
+"""Text, a call (name, arguments), or an event to wait for."""
+
+NEVER = threading.Event()
+"""The answer does not go on from here; nobody may set it."""
 
 
 class Script:
@@ -32,12 +34,12 @@ class Script:
         return self.answers.pop(0) if self.answers else ["the script has no further answer"]
 
 
-def chunks(steps: Sequence[Step]) -> Iterator[dict[str, Any] | float]:
-    """The chunks of an answer, and seconds to wait between them."""
+def chunks(steps: Sequence[Step]) -> Iterator[dict[str, Any] | threading.Event]:
+    """The chunks of an answer, and events to wait for between them."""
     calls = tokens = 0
     yield _chunk({"role": "assistant", "content": ""})
     for step in steps:
-        if isinstance(step, float):
+        if isinstance(step, threading.Event):
             yield step
         elif isinstance(step, str):
             for at in range(0, len(step), 4):
@@ -86,7 +88,7 @@ def serving(script: Script) -> Iterator[Script]:
             self.end_headers()
             try:
                 for chunk in chunks(steps):
-                    if isinstance(chunk, float):
+                    if isinstance(chunk, threading.Event):
                         self._wait(chunk)
                         continue
                     self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
@@ -95,10 +97,9 @@ def serving(script: Script) -> Iterator[Script]:
             except OSError:
                 script.left.set()
 
-        def _wait(self, seconds: float) -> None:
-            until = time.monotonic() + seconds
-            while time.monotonic() < until:
-                time.sleep(0.02)
+        def _wait(self, event: threading.Event) -> None:
+            # what is written meanwhile tells whether the client is still there
+            while not event.wait(0.02):
                 self.wfile.write(b": waiting\n\n")
                 self.wfile.flush()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,7 +35,8 @@ def test_lines_that_cannot_be_done_end_nothing(terminal: Make, project: Path) ->
         ("/load ../..", "no session of this project"),
     ):
         t.type(line)
-        t.until(said)
+        # wherever the name of the folder has broken the line
+        t.until(lambda text, said=said: said in " ".join(text.split()))  # type: ignore[misc]
     t.process.send(b"\x1b[200~hi \xff\x00\x1b[2J\x1b]0;x\x07 there\x1b[201~\r")
     t.until("Hello.")
     assert b"\x1b]0;x" not in t.raw
@@ -74,10 +74,9 @@ def test_twenty_columns_and_a_dumb_terminal(terminal: Make, project: Path) -> No
         t.until(">")
         t.type("fix")
         t.until(lambda text: "change?" in "".join(text.split()))
-        time.sleep(0.2)
         t.type("y")
         t.until("Done")
-        t.until("context 1")
+        t.until(lambda text: "tok/s" in text or "context 1" in text)
         assert (project / "calc.py").read_text() == FIXED
         t.type("/exit")
         assert t.ended() == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,9 +26,6 @@ def test_lines_sent_at_once_answer_no_question(terminal: Make, project: Path) ->
     t.until("scripted · ready")
     t.send("fix it\ryes\r")
     t.until("Make this change?")
-    time.sleep(0.5)
-    t.read()
-    assert (project / "calc.py").read_text() == BROKEN
     t.type("no")
     t.until("Right.")
     assert (project / "calc.py").read_text() == BROKEN

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,12 +16,14 @@ from pathlib import Path
 import pytest
 
 from tests.terminal.conftest import BROKEN
-from tests.terminal.driven import Terminal
-from tests.terminal.scripted_server import Step
+from tests.terminal.driven import SECONDS, Terminal
+from tests.terminal.scripted_server import NEVER, Step
+from tests.threads import wait_for
 
 EDIT: Step = ("edit_file", {"path": "calc.py", "old": "a - b", "new": "a + b"})
 Make = Callable[..., Terminal]
-_SECONDS = "86399"
+# nobody else on this machine sleeps for so long, nor another process of these tests
+_SECONDS = f"86399.{os.getpid()}"
 
 
 def modes(number: int) -> tuple[bool, bool]:
@@ -39,9 +42,9 @@ def kept(t: Terminal) -> Iterator[int]:
         os.close(number)
 
 
-def over(t: Terminal, seconds: float = 10) -> None:
+def over(t: Terminal) -> None:
     """Wait for the end of the program."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + SECONDS
     while t.process.isalive() and time.monotonic() < until:
         t.read()
 
@@ -72,7 +75,7 @@ def test_a_signal_ends_it_and_the_terminal_is_as_before(
     run: Step = ("run_command", {"command": f"sleep {_SECONDS}"})
     answers: dict[str, list[Step]] = {
         "prompt": [],
-        "turn": ["One two ", 20.0],
+        "turn": ["One two ", NEVER],
         "question": [EDIT],
         "command": [run],
     }
@@ -85,24 +88,24 @@ def test_a_signal_ends_it_and_the_terminal_is_as_before(
         if where == "command":
             t.type("yes")
             t.until("running it")
-            assert running(f"sleep {_SECONDS}")
+            wait_for(lambda: running(f"sleep {_SECONDS}"))
         assert modes(tty) != (True, True)
         os.kill(t.process.pid, number)
         over(t)
         assert modes(tty) == (True, True)
-    assert t.ended(1) == 128 + number
-    assert not running(f"sleep {_SECONDS}")
+    assert t.ended() == 128 + number
+    wait_for(lambda: not running(f"sleep {_SECONDS}"))
     assert (project / "calc.py").read_text() == BROKEN
     assert "Traceback" not in t.text
 
 
 def test_what_was_written_before_a_signal_is_kept(terminal: Make) -> None:
-    t = terminal(["One two ", 20.0])
+    t = terminal(["One two ", NEVER])
     t.until("scripted · ready")
     t.type("count")
     t.until("One two")
     os.kill(t.process.pid, signal.SIGTERM)
-    t.ended(10)
+    t.ended()
     again = terminal(["Hello."], arguments=("--continue",))
     again.until("scripted · ready")
     again.type("go on")
@@ -113,28 +116,26 @@ def test_what_was_written_before_a_signal_is_kept(terminal: Make) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="looks into /proc")
 def test_stopped_and_resumed_within_a_turn(terminal: Make) -> None:
-    t = terminal(["One ", 2.0, "two."], ["Three."])
+    go_on = threading.Event()
+    t = terminal(["One ", go_on, "two."], ["Three."])
     t.until("scripted · ready")
     with kept(t) as tty:
         t.type("count")
         t.until("One")
         assert modes(tty) == (False, True)
         t.send("\x1a")  # Ctrl-Z
-        deadline = time.monotonic() + 5
-        while modes(tty) != (True, True) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert modes(tty) == (True, True), "a shell would be given a terminal without an echo"
+        # a shell would be given a terminal without an echo
+        wait_for(lambda: modes(tty) == (True, True))
         os.kill(t.process.pid, signal.SIGCONT)
-        while modes(tty) != (False, True) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert modes(tty) == (False, True)
+        wait_for(lambda: modes(tty) == (False, True))
     t.type("and more")
+    go_on.set()
     t.until("Three.")
     assert "One two." in t.text
 
 
 def test_ctrl_c_again_and_again(terminal: Make) -> None:
-    t = terminal(["One two ", 20.0])
+    t = terminal(["One two ", NEVER])
     t.until("scripted · ready")
     with kept(t) as tty:
         t.type("count")
@@ -142,14 +143,13 @@ def test_ctrl_c_again_and_again(terminal: Make) -> None:
         for _ in range(60):
             t.send("\x03")
             time.sleep(0.004)
-        t.read(1)
-        if t.process.isalive():
+        # one that stops and one that follows soon do not leave; the next does
+        until = time.monotonic() + SECONDS
+        while t.process.isalive() and time.monotonic() < until:
+            t.read(0.5)
             t.send("\x03")
-            time.sleep(1.2)
-            t.send("\x03")
-        over(t)
         assert modes(tty) == (True, True)
-    t.ended(1)
+    t.ended()
     assert "Traceback" not in t.text
 
 
@@ -166,11 +166,13 @@ def test_without_a_terminal_a_signal_ends_the_command_too(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )  # fmt: skip
-    deadline = time.monotonic() + 20
-    while not running(f"sleep {_SECONDS}") and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=20)
+    with process:
+        try:
+            wait_for(lambda: running(f"sleep {_SECONDS}"))
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=SECONDS)
+        finally:
+            process.kill()
     assert process.returncode == 143, said
     assert b"Traceback" not in said
-    assert not running(f"sleep {_SECONDS}")
+    wait_for(lambda: not running(f"sleep {_SECONDS}"))
