@@ -245,7 +245,8 @@ class Sampler:
         self._seen = set(prompt) if params.repetition_penalty != 1.0 else set()
         self._seen_ids: npt.NDArray[np.int64] | None = None
         self._bias_ids = np.fromiter(params.logit_bias.keys(), dtype=np.int64)
-        self._bias = np.fromiter(params.logit_bias.values(), dtype=np.float32)
+        with np.errstate(over="ignore"):  # judged below
+            self._bias = np.fromiter(params.logit_bias.values(), dtype=np.float32)
         if np.isposinf(self._bias).any():
             raise InvalidRequestError("logit_bias must be below infinity", param="logit_bias")
 

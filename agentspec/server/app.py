@@ -17,12 +17,13 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from agentspec.api import Engine
+from agentspec.errors import RequestError
 from agentspec.server import metrics as prometheus
 from agentspec.server import model, static
 from agentspec.server.bodies import parse_body, read_body
 from agentspec.server.completions import CompletionsDialect
 from agentspec.server.dialect import Dialect
-from agentspec.server.errors import Failure, api_of, body_of, failure_of, headers_of
+from agentspec.server.errors import Failure, api_of, body_of, failure_of, headers_of, placed
 from agentspec.server.jobs import Idle, State
 from agentspec.server.messages import MessagesDialect, count_tokens
 from agentspec.server.openai_chat import ChatDialect
@@ -148,7 +149,10 @@ async def _answer(state: State, raw: bytes, client: str, dialect: Dialect[Any]) 
         return dialect.request(bodies[0])
 
     events = _run(state, parse, bodies, client, dialect)
-    first = await anext(events)
+    try:
+        first = await anext(events)
+    except RequestError as error:
+        raise placed(failure_of(error), partial(dialect.place, bodies[0])) from None
     if isinstance(first, str):
         return EventStream(first, events, send_seconds=state.options.send_seconds)
     await events.aclose()

@@ -41,6 +41,9 @@ class CompletionsDialect:
             ),
         )
 
+    def place(self, body: CompletionsRequest, path: str) -> str:
+        return path
+
     def streams(self, body: CompletionsRequest) -> bool:
         return bool(body.stream)
 

@@ -51,6 +51,10 @@ class Dialect(Protocol[Body]):
         """The request to the engine. Raises Failure and RequestError."""
         ...
 
+    def place(self, body: Body, path: str) -> str:
+        """Where a client of this API wrote what the engine calls `path`."""
+        ...
+
     def streams(self, body: Body) -> bool:
         """True when the answer is to be a stream."""
         ...

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from agentspec.errors import (
@@ -89,6 +89,18 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(500, message, "server_error", "engine_error")
     _log.error("a request failed by a bug", exc_info=error)
     return Failure(500, "internal error; the server's log says more", "server_error")
+
+
+def placed(failure: Failure, place: Callable[[str], str]) -> Failure:
+    """The failure with what it is about named as `place` names it: as the client wrote it."""
+    if failure.param is not None:
+        param = place(failure.param)
+        message = failure.message.replace(failure.param, param, 1)
+    else:
+        # of what has no parameter, the message may begin with a place all the same
+        head, space, rest = failure.message.partition(" ")
+        param, message = None, place(head) + space + rest
+    return replace(failure, param=param, message=message)
 
 
 def _overflow(error: ContextOverflowError) -> Failure:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -11,20 +11,20 @@ from starlette.responses import JSONResponse
 
 from agentspec.aio import Stop
 from agentspec.answer import Answer
-from agentspec.errors import ContextOverflowError
+from agentspec.errors import ContextOverflowError, RequestError
 from agentspec.request import Request, parse_request
 from agentspec.server import sse
 from agentspec.server.bodies import parse_body, read_body
 from agentspec.server.dialect import joined
-from agentspec.server.errors import Failure, body_of, invalid, unsupported
+from agentspec.server.errors import Failure, body_of, failure_of, placed
 from agentspec.server.jobs import Idle, State, Step
+from agentspec.server.message_input import format_of, messages_of, place_of, tools_of
 from agentspec.server.schema.common import given, refuse_if, validated
 from agentspec.server.schema.messages import CountRequest, MessagesRequest
 from agentspec.server.statistics import usage_of
 from agentspec.wire import ToolCall
 
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
-_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class MessagesDialect:
@@ -36,17 +36,20 @@ class MessagesDialect:
     def request(self, body: MessagesRequest) -> Request:
         refuse_if(bool(body.mcp_servers), "mcp_servers", "are not asked by this server")
         return parse_request(
-            _messages(body),
+            messages_of(body),
             **given(
-                **_tools(body),
+                **tools_of(body),
                 max_tokens=body.max_tokens,
                 temperature=body.temperature,
                 top_p=body.top_p,
                 top_k=body.top_k,
                 stop=body.stop_sequences or None,
-                response_format=_format(body),
+                response_format=format_of(body),
             ),
         )
+
+    def place(self, body: CountRequest, path: str) -> str:
+        return place_of(body, path)
 
     def streams(self, body: MessagesRequest) -> bool:
         return bool(body.stream)
@@ -79,178 +82,17 @@ async def count_tokens(state: State, request: HttpRequest) -> JSONResponse:
 
     def count(stop: Stop) -> int:
         body = validated(CountRequest, parse_body(raw, state.options))
-        parsed = parse_request(_messages(body), **given(**_tools(body)))
         try:
+            parsed = parse_request(messages_of(body), **given(**tools_of(body)))
             answer, events = state.engine.begin(parsed, stop)
         except ContextOverflowError as error:
             return error.n_prompt
+        except RequestError as error:
+            raise placed(failure_of(error), partial(place_of, body)) from None
         events.close()
         return answer.stats.prompt_tokens
 
     return JSONResponse({"input_tokens": await state.prepare(count)})
-
-
-# -- their request to ours ------------------------------------------------------------------------
-
-
-def _messages(body: CountRequest) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = []
-    if body.system:
-        messages.append({"role": "system", "content": _texts(body.system, "system")})
-    for i, item in enumerate(body.messages):
-        where = f"messages[{i}]"
-        role = item.get("role") if isinstance(item, dict) else None
-        # clients of newer versions send instructions in the middle of a conversation too
-        if role == "system":
-            text = _texts(item.get("content"), f"{where}.content")
-            messages.append({"role": "system", "content": text})
-        elif role == "user":
-            messages += _user(item.get("content"), f"{where}.content")
-        elif role == "assistant":
-            messages.append(_assistant(item.get("content"), f"{where}.content"))
-        else:
-            raise invalid(f"{where}.role", "must be 'user' or 'assistant'")
-    return messages
-
-
-def _blocks(content: object, where: str) -> Iterator[tuple[str, Mapping[str, Any], str]]:
-    """Type, block and place of each block; a text is one block."""
-    if isinstance(content, str):
-        yield "text", {"text": content}, where
-        return
-    if not isinstance(content, list):
-        raise invalid(where, "must be a text or a list of blocks")
-    for i, block in enumerate(content):
-        kind = block.get("type") if isinstance(block, dict) else None
-        if not isinstance(kind, str):
-            raise invalid(f"{where}[{i}].type", "is missing")
-        yield kind, block, f"{where}[{i}]"
-
-
-def _texts(content: object, where: str) -> str:
-    """The text of blocks that may only be text, joined by line feeds."""
-    texts = []
-    for kind, block, at in _blocks(content, where):
-        if kind != "text":
-            raise _unreadable(kind, at)
-        texts.append(_text(block, "text", at))
-    return "\n".join(texts)
-
-
-def _text(block: Mapping[str, Any], name: str, where: str) -> str:
-    value = block.get(name)
-    if not isinstance(value, str):
-        raise invalid(f"{where}.{name}", "must be a text")
-    return value
-
-
-def _unreadable(kind: str, where: str) -> Failure:
-    return unsupported(where, f"is of type {kind[:40]!a}; this model reads only text")
-
-
-def _user(content: object, where: str) -> list[dict[str, Any]]:
-    """Results of tools as messages of their own, then what the user wrote."""
-    results: list[dict[str, Any]] = []
-    texts: list[str] = []
-    for kind, block, at in _blocks(content, where):
-        if kind == "text":
-            texts.append(_text(block, "text", at))
-        elif kind == "tool_result":
-            inner = block.get("content")
-            results.append(
-                {
-                    "role": "tool",
-                    "tool_call_id": _text(block, "tool_use_id", at),
-                    "content": "" if inner is None else _texts(inner, f"{at}.content"),
-                }
-            )
-        elif kind == "document" and _source(block).get("type") == "text":
-            texts.append(_text(_source(block), "data", f"{at}.source"))
-        else:
-            raise _unreadable(kind, at)
-    if texts or not results:
-        results.append({"role": "user", "content": "\n".join(texts)})
-    return results
-
-
-def _source(block: Mapping[str, Any]) -> Mapping[str, Any]:
-    source = block.get("source")
-    return source if isinstance(source, dict) else {}
-
-
-def _assistant(content: object, where: str) -> dict[str, Any]:
-    texts: list[str] = []
-    thinking: list[str] = []
-    calls: list[dict[str, Any]] = []
-    for kind, block, at in _blocks(content, where):
-        if kind == "text":
-            texts.append(_text(block, "text", at))
-        elif kind == "thinking":
-            thinking.append(_text(block, "thinking", at))
-        elif kind == "tool_use":
-            arguments = block.get("input")
-            if arguments is not None and not isinstance(arguments, (dict, str)):
-                # what a model once wrote never makes a conversation unusable
-                arguments = json.dumps(arguments)
-            function = {"name": _text(block, "name", at), "arguments": arguments}
-            calls.append({"id": _text(block, "id", at), "type": "function", "function": function})
-        elif kind != "redacted_thinking":
-            raise _unreadable(kind, at)
-    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts) or None}
-    if thinking:
-        message["reasoning_content"] = "\n".join(thinking)
-    if calls:
-        message["tool_calls"] = calls
-    elif message["content"] is None:
-        message["content"] = ""
-    return message
-
-
-def _tools(body: CountRequest) -> dict[str, Any]:
-    tools = []
-    for i, tool in enumerate(body.tools or ()):
-        where = f"tools[{i}]"
-        if not isinstance(tool, dict):
-            raise invalid(where, "must be an object")
-        kind = tool.get("type")
-        if kind not in (None, "custom"):
-            raise unsupported(
-                f"{where}.type", f"is {str(kind)[:40]!a}, which is run by Anthropic, not here"
-            )
-        schema = tool.get("input_schema")
-        if not isinstance(schema, dict):
-            raise invalid(f"{where}.input_schema", "must be a JSON schema")
-        function = {
-            "name": tool.get("name"),
-            "description": tool.get("description"),
-            "parameters": schema,
-        }
-        tools.append({"type": "function", "function": function})
-    choice = body.tool_choice
-    if choice is None or not tools:
-        return {"tools": tools or None}
-    kind = choice.get("type")
-    if kind == "tool":
-        wanted: Any = {"type": "function", "function": {"name": choice.get("name")}}
-    elif isinstance(kind, str) and kind in _CHOICES:
-        wanted = _CHOICES[kind]
-    else:
-        raise invalid("tool_choice.type", "must be auto, any, tool or none")
-    one = choice.get("disable_parallel_tool_use")
-    return {"tools": tools, "tool_choice": wanted, "parallel_tool_calls": False if one else None}
-
-
-def _format(body: MessagesRequest) -> dict[str, Any] | None:
-    config = body.output_config or {}
-    form = config.get("format") or body.output_format
-    if form is None:
-        return None
-    if not isinstance(form, dict) or form.get("type") != "json_schema":
-        raise invalid("output_config.format.type", "must be 'json_schema'")
-    return {"type": "json_schema", "json_schema": {"schema": form.get("schema")}}
-
-
-# -- our answer to theirs -------------------------------------------------------------------------
 
 
 def _head(answer: Answer) -> dict[str, Any]:

@@ -50,6 +50,9 @@ class ChatDialect:
             ),
         )
 
+    def place(self, body: ChatRequest, path: str) -> str:
+        return path
+
     def streams(self, body: ChatRequest) -> bool:
         return bool(body.stream)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,13 @@ CUSTOM = "input"
 
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
 _ROLES = ("user", "assistant", "system", "developer")
+# what the engine calls it -> what OpenAI's responses do
+_PLACES = (
+    (r"^response_format(\.json_schema)?", "text.format"),
+    (r"^max_tokens$", "max_output_tokens"),
+    (r"^tool_choice\.function", "tool_choice"),
+    (r"^messages$", "input"),
+)
 _RESULTS = ("function_call_output", "custom_tool_call_output")
 
 
@@ -131,11 +139,13 @@ def _text(content: object, where: str) -> str:
 class ToolNames:
     """What the functions that the model sees are for the client.
 
-    `custom` take free text instead of JSON; `spaces` maps a function to (namespace, name).
+    `custom` take free text instead of JSON; `spaces` maps a function to (namespace, name);
+    `places` are where the request has each.
     """
 
     custom: frozenset[str] = frozenset()
     spaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    places: Sequence[str] = ()
 
 
 def tools_of(body: ResponsesRequest) -> tuple[list[dict[str, Any]], ToolNames]:
@@ -143,6 +153,7 @@ def tools_of(body: ResponsesRequest) -> tuple[list[dict[str, Any]], ToolNames]:
     tools: list[dict[str, Any]] = []
     custom: set[str] = set()
     spaces: dict[str, tuple[str, str]] = {}
+    places: list[str] = []
     for i, tool in enumerate(body.tools or ()):
         where = f"tools[{i}]"
         if not isinstance(tool, dict) or not isinstance(tool.get("type"), str):
@@ -150,10 +161,12 @@ def tools_of(body: ResponsesRequest) -> tuple[list[dict[str, Any]], ToolNames]:
         kind = tool["type"]
         if kind == "function":
             tools.append(_function(tool, tool.get("name")))
+            places.append(where)
         elif kind == "custom":
             name = _string(tool, "name", where)
             custom.add(name)
             tools.append(_custom(tool))
+            places.append(where)
         elif kind == "namespace" and isinstance(tool.get("tools"), list):
             space = _string(tool, "name", where)
             for j, inner in enumerate(tool["tools"]):
@@ -165,9 +178,47 @@ def tools_of(body: ResponsesRequest) -> tuple[list[dict[str, Any]], ToolNames]:
                 name = _string(inner, "name", at)
                 spaces[_inner_name(space, name)] = (space, name)
                 tools.append(_function(inner, _inner_name(space, name)))
+                places.append(at)
         else:
             _log.info("a tool of type %.40r was left out: nothing here can run it", kind)
-    return tools, ToolNames(frozenset(custom), spaces)
+    return tools, ToolNames(frozenset(custom), spaces, places)
+
+
+def allowed_of(
+    body: ResponsesRequest, tools: list[dict[str, Any]], names: ToolNames
+) -> list[dict[str, Any]]:
+    """The tools that `tool_choice` allows, where it is `allowed_tools`; else all."""
+    choice = body.tool_choice
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+        return tools
+    wanted = choice.get("tools")
+    if not isinstance(wanted, list) or not all(isinstance(one, dict) for one in wanted):
+        raise invalid("tool_choice.tools", "must be a list of tools")
+    allowed = {one.get("name") for one in wanted}
+
+    def named(tool: dict[str, Any]) -> bool:
+        name = tool["function"]["name"]
+        return name in allowed or names.spaces.get(name, (None, name))[1] in allowed
+
+    kept = [tool for tool in tools if named(tool)]
+    if tools and not kept:
+        raise invalid("tool_choice.tools", "names none of the tools")
+    return kept
+
+
+def place_of(body: ResponsesRequest, path: str) -> str:
+    """Where a client wrote what the engine calls `path`."""
+    found = re.match(r"tools\[(\d+)\](?:\.function)?", path)
+    if found is not None:
+        # those that are not allowed are not named
+        tools, names = tools_of(body)
+        kept = allowed_of(body, tools, names)
+        places = [at for tool, at in zip(tools, names.places, strict=True) if tool in kept]
+        number = int(found[1])
+        return places[number] + path[found.end() :] if number < len(places) else path
+    for pattern, instead in _PLACES:
+        path = re.sub(pattern, instead, path)
+    return path
 
 
 def _inner_name(space: object, name: str) -> str:
@@ -224,5 +275,6 @@ def format_of(body: ResponsesRequest) -> dict[str, Any] | None:
     if not isinstance(form, dict):
         raise invalid("text.format", "must be an object")
     if form.get("type") == "json_schema":
-        return {"type": "json_schema", "json_schema": {"schema": form.get("schema")}}
+        schema = {"schema": form.get("schema"), "strict": form.get("strict")}
+        return {"type": "json_schema", "json_schema": schema}
     return form

@@ -16,9 +16,11 @@ from agentspec.server.jobs import Idle, Step
 from agentspec.server.response_input import (
     CUSTOM,
     ToolNames,
+    allowed_of,
     choice_of,
     format_of,
     messages_of,
+    place_of,
     tools_of,
 )
 from agentspec.server.schema.common import given, refuse_if
@@ -37,7 +39,8 @@ class ResponsesDialect:
         for name in ("previous_response_id", "conversation", "prompt"):
             refuse_if(bool(getattr(body, name)), name, stored)
         refuse_if(bool(body.background), "background", "is not done; wait for the answer")
-        tools, _ = tools_of(body)
+        tools, names = tools_of(body)
+        tools = allowed_of(body, tools, names)
         return parse_request(
             messages_of(body),
             **given(
@@ -52,6 +55,9 @@ class ResponsesDialect:
                 speculation=body.speculation,
             ),
         )
+
+    def place(self, body: ResponsesRequest, path: str) -> str:
+        return place_of(body, path)
 
     def streams(self, body: ResponsesRequest) -> bool:
         return bool(body.stream)

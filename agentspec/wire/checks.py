@@ -173,6 +173,8 @@ def _content(value: object, where: str) -> str | None:
             raise _invalid(at, f"must be a part with a type, not {_kind(part)}")
         elif part.get("type") in ("text", "input_text", "output_text"):
             text = part.get("text")
+        elif part.get("type") == "refusal":
+            text = part.get("refusal")
         elif isinstance(part.get("type"), str):
             raise UnsupportedError(
                 f"{at} is of type {_short(part['type'])}; this model reads only text parts"

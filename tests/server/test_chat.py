@@ -96,6 +96,7 @@ def test_a_history_with_tools_and_nonsense_in_it(client: Any) -> None:
         *HI,
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "x = 1"}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]},
         {"role": "user", "content": "and now?"},
     ]
     ignored = {
@@ -142,6 +143,7 @@ def test_a_history_with_tools_and_nonsense_in_it(client: Any) -> None:
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tool_choice": "must"}, "tool_choice"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 1e308}}, "logit_bias"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"metadata": []}, "metadata"),
         ({"user": 5}, "user"),

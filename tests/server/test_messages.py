@@ -135,6 +135,12 @@ def test_a_conversation_as_claude_code_sends_it(client: Any) -> None:
     assert counted == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
 
 
+UNHELD = {
+    "type": "json_schema",
+    "schema": {"type": "object", "properties": {"a": {"not": {}}}, "required": ["a"]},
+}
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
@@ -152,6 +158,15 @@ def test_a_conversation_as_claude_code_sends_it(client: Any) -> None:
         ({"tools": [READ], "tool_choice": {"type": []}}, "tool_choice"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
         ({"output_config": {"format": {"type": "yaml"}}}, "output_config"),
+        ({"output_config": {"format": UNHELD}}, "output_config.format.schema.properties.a cannot"),
+        ({"output_format": UNHELD}, "output_format.schema.properties.a cannot"),
+        ({"tools": [{"name": "", "input_schema": {}}]}, "tools[0].name is missing"),
+        (
+            {"tools": [{**READ, "input_schema": UNHELD["schema"]}], "tool_choice": {"type": "any"}},
+            "tools[0].input_schema.properties.a cannot",
+        ),
+        ({"tools": [READ], "tool_choice": {"type": "tool", "name": "z"}}, "tool_choice.name"),
+        ({"stop_sequences": [""]}, "stop_sequences must"),
     ],
 )
 def test_what_is_wrong_is_a_400(client: Any, options: dict[str, Any], word: str) -> None:
@@ -202,3 +217,38 @@ def test_a_stop_sequence_that_ended_the_answer_is_named(client: Any, chat: Any) 
     delta = next(data["delta"] for name, data in events if name == "message_delta")
     assert delta == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
     assert ask(here).json()["stop_reason"] == "end_turn"
+
+
+def test_counting_names_the_same_places(client: Any) -> None:
+    bad = {"messages": [{"role": "user", "content": "x"}], "tools": [{**READ, "name": ""}]}
+    answer = client().post(f"{URL}/count_tokens", json=bad)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("tools[0].name ")
+
+
+TEXT = {"type": "text", "text": "of the text"}
+SHOWN = [
+    {"type": "document", "source": {"type": "text", "data": "of the text"}, "title": "A title"},
+    {"type": "document", "source": {"type": "content", "content": "of the text"}},
+    {"type": "document", "source": {"type": "content", "content": [TEXT]}, "context": None},
+    {"type": "search_result", "source": "a.example", "title": "A title", "content": [TEXT]},
+]
+
+
+@pytest.mark.parametrize("block", SHOWN)
+def test_documents_and_search_results_of_text_are_read(client: Any, block: Any) -> None:
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [block]}
+    for content in ([block], [result]):
+        here = client("Done.")
+        answer = ask(here, messages=[{"role": "user", "content": content}])
+        assert answer.status_code == 200, answer.text
+        prompt = bytes(t for t in here.engine.tokens if t < 256).decode()
+        for part in ("of the text", block.get("title", ""), block["source"]):
+            assert not isinstance(part, str) or part in prompt
+    image = {"type": "content", "content": [{"type": "image", "source": {}}]}
+    answer = ask(
+        client(), messages=[{"role": "user", "content": [{"type": "document", "source": image}]}]
+    )
+    assert (
+        "messages[0].content[0].source.content[0] is of type" in answer.json()["error"]["message"]
+    )

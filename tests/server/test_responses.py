@@ -161,6 +161,35 @@ def test_a_conversation_as_codex_sends_it(client: Any) -> None:
     assert "web_search" not in prompt
 
 
+UNHELD = {
+    "type": "json_schema",
+    "name": "x",
+    "schema": {"type": "object", "properties": {"a": {"not": {}}}, "required": ["a"]},
+}
+UNHELD_TOOL = {"type": "function", "name": "bad", "parameters": UNHELD["schema"]}
+ALLOWED = {"type": "allowed_tools", "mode": "required"}
+
+
+def test_a_loose_schema_is_held_as_far_as_it_goes(client: Any) -> None:
+    answer = ask(client('{"a": 1}'), text={"format": {**UNHELD, "strict": False}})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["output"][0]["content"][0]["text"] == '{"a": 1}'
+
+
+def test_only_tools_that_are_allowed_are_called(client: Any) -> None:
+    other = {**READ, "name": "write"}
+    choice = {**ALLOWED, "tools": [{"type": "function", "name": "write"}]}
+    answer = ask(client("{}"), tools=[READ, other], tool_choice=choice)
+    assert answer.status_code == 200, answer.text
+    assert [item["name"] for item in answer.json()["output"]] == ["write"]
+    choice = {**ALLOWED, "mode": "auto", "tools": [{"type": "function", "name": "read"}]}
+    here = client("Done.")
+    assert ask(here, tools=[READ, other], tool_choice=choice).status_code == 200
+    prompt = bytes(t for t in here.engine.tokens if t < 256).decode()
+    assert '"read"' in prompt
+    assert '"write"' not in prompt
+
+
 @pytest.mark.parametrize(
     ("options", "param"),
     [
@@ -180,6 +209,33 @@ def test_a_conversation_as_codex_sends_it(client: Any) -> None:
         ({"tools": [{"name": "x"}]}, "tools[0].type"),
         ({"tools": [READ], "tool_choice": {"type": "mcp"}}, "tool_choice.type"),
         ({"text": {"format": []}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+        ({"text": {"format": UNHELD}}, "text.format.schema.properties.a"),
+        ({"input": []}, "input"),
+        ({"tools": [{"type": "web_search"}, {**READ, "name": ""}]}, "tools[1].name"),
+        (
+            {
+                "tools": [
+                    {"type": "web_search"},
+                    {"type": "namespace", "name": "n", "tools": [READ, UNHELD_TOOL]},
+                ],
+                "tool_choice": "required",
+            },
+            "tools[1].tools[1].parameters.properties.a",
+        ),
+        (
+            {
+                "tools": [READ, UNHELD_TOOL],
+                "tool_choice": {**ALLOWED, "tools": [{"type": "function", "name": "bad"}]},
+            },
+            "tools[1].parameters.properties.a",
+        ),
+        (
+            {"tools": [READ], "tool_choice": {"type": "function", "name": "zz"}},
+            "tool_choice.name",
+        ),
+        ({"tools": [READ], "tool_choice": ALLOWED}, "tool_choice.tools"),
+        ({"tools": [READ], "tool_choice": {**ALLOWED, "tools": [{}]}}, "tool_choice.tools"),
     ],
 )
 def test_what_is_wrong_is_a_400(client: Any, options: dict[str, Any], param: str) -> None:
