@@ -185,6 +185,7 @@ _KINDS: dict[type[errors.AgentspecError], type[lm15.LM15Error]] = {
     errors.ContextOverflowError: lm15.ContextLengthError,
     errors.UnsupportedError: lm15.UnsupportedFeatureError,
     errors.RequestError: lm15.InvalidRequestError,
+    errors.AuthenticationError: lm15.AuthError,
     errors.ConfigError: lm15.ConfigurationError,
     errors.ModelError: lm15.ConfigurationError,
     errors.BackendError: lm15.ServerError,

@@ -208,6 +208,7 @@ _FAILURES: tuple[tuple[type[errors.AgentspecError], str], ...] = (
     (errors.ContextOverflowError, "ContextOverflowError"),
     (errors.RequestError, "ModelInvalidRequestError"),
     (errors.ModelNotFoundError, "ModelNotFoundError"),
+    (errors.AuthenticationError, "ModelAuthenticationError"),
     (errors.BackendError, "ModelAPIError"),
     (errors.AgentspecError, "ModelError"),
 )

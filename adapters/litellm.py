@@ -11,6 +11,7 @@ from agentspec.adapters import translate
 from agentspec.adapters.source import Answers, Source
 from agentspec.errors import (
     AgentspecError,
+    AuthenticationError,
     ConfigError,
     ContextOverflowError,
     EngineClosedError,
@@ -163,6 +164,7 @@ def _kinds() -> Iterator[tuple[type[AgentspecError], Any]]:
     yield RequestError, litellm.BadRequestError
     yield ModelNotFoundError, litellm.NotFoundError
     yield EngineClosedError, litellm.ServiceUnavailableError
+    yield AuthenticationError, litellm.AuthenticationError
     # asking again, as routers do after other failures, would not help
     yield ConfigError, litellm.BadRequestError
     yield MissingExtraError, litellm.BadRequestError

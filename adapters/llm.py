@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
-from agentspec.errors import AgentspecError, MissingExtraError
+from agentspec.errors import AgentspecError, AuthenticationError, MissingExtraError
 from agentspec.models import catalog
 
 try:
@@ -100,7 +100,7 @@ class AgentSpec(_Shared, llm.KeyModel):  # type: ignore[misc]
     def execute(
         self, prompt: Any, stream: bool, response: Any, conversation: Any, key: str | None = None
     ) -> Iterator[Any]:
-        """The answer in events. Failures are agentspec's and `llm.ModelError`."""
+        """The answer in events. Failures are agentspec's and llm's."""
         with _failures():
             source, asked, told = self._begin(prompt, response, key)
             engine = source.engine()
@@ -116,7 +116,7 @@ class AsyncAgentSpec(_Shared, llm.AsyncKeyModel):  # type: ignore[misc]
     async def execute(
         self, prompt: Any, stream: bool, response: Any, conversation: Any, key: str | None = None
     ) -> AsyncIterator[Any]:
-        """The answer in events. Failures are agentspec's and `llm.ModelError`."""
+        """The answer in events. Failures are agentspec's and llm's."""
         with _failures():
             source, asked, told = self._begin(prompt, response, key)
             engine = await source.aengine()
@@ -150,10 +150,11 @@ def _source(model: str | None, base_url: str | None, key: str | None) -> Source:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Failures of the engine as llm's own."""
+    """Failures of the engine as llm's own too: ModelError, NeedsKeyException for a refused key."""
     try:
         yield
     except AgentspecError as error:
         from agentspec.adapters.failure import as_both
 
-        raise as_both(error, llm.ModelError) from error
+        refused = isinstance(error, AuthenticationError)
+        raise as_both(error, llm.NeedsKeyException if refused else llm.ModelError) from error

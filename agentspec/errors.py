@@ -4,6 +4,7 @@
 
     AgentspecError
     ├── ConfigError               a setting is unknown, malformed or contradictory
+    │   └── AuthenticationError   a server refuses the key, or wants one
     ├── MissingExtraError         an optional dependency is not installed
     ├── RequestError              the caller's input cannot be served as it is
     │   ├── InvalidRequestError   a parameter, message, tool or schema is malformed
@@ -35,6 +36,7 @@ from typing import Any
 
 __all__ = [
     "AgentspecError",
+    "AuthenticationError",
     "BackendError",
     "CancelledError",
     "ChecksumError",
@@ -79,6 +81,10 @@ def _made(kind: type[AgentspecError], args: tuple[Any, ...]) -> AgentspecError:
 
 class ConfigError(AgentspecError):
     """A setting is unknown, malformed or contradictory."""
+
+
+class AuthenticationError(ConfigError):
+    """A server refuses the key that it was sent, or answers nobody without one."""
 
 
 class MissingExtraError(AgentspecError):

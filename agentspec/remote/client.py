@@ -20,6 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 from agentspec.aio import Stop
 from agentspec.errors import (
     AgentspecError,
+    AuthenticationError,
     BackendError,
     CancelledError,
     ConfigError,
@@ -231,7 +232,7 @@ class Client:
         if overflow := overflow_of(status, detail, n_ctx):
             return overflow
         if status in (401, 403):
-            return ConfigError(
+            return AuthenticationError(
                 f"{self.url} refuses the key ({status}): {text or 'no reason given'}"
             )
         if status is not None and 300 <= status < 400:

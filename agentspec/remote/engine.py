@@ -134,8 +134,8 @@ class RemoteEngine(Closing):
         """One whole answer; options as of `agentspec.complete`.
 
         Without `max_tokens` the server's own limit holds. Raises as `Engine.complete` does,
-        UnsupportedError for what this server cannot do, ConfigError when it refuses the key, and
-        BackendError when it fails.
+        UnsupportedError for what this server cannot do, AuthenticationError when it refuses the
+        key, and BackendError when it fails.
         """
         return self._complete(parse_request(messages, **options), Stop())
 
@@ -191,7 +191,7 @@ class RemoteEngine(Closing):
         """The chunks of an answer; what is known to be wrong is said now."""
         self._check_open()
         found = self._look(stop, told=True)
-        body, notes = body_of(request, found.kind, found.name)
+        body, notes = body_of(request, found.kind, found.name, found.n_ctx)
         return self._chunks({**body, **self._extra}, notes, found, stop)
 
     def _look(self, stop: Stop, *, told: bool = False) -> Served:
@@ -268,7 +268,7 @@ class RemoteEngine(Closing):
                 yield from answer.chunks(self._client.answer(response, n_ctx=found.n_ctx), entry)
                 response.close()
                 stats = account.end(entry, answer.last, answer.usage, stop)
-                stats.notes = [*notes, *stats.notes]
+                stats.notes = [*notes, *_uncalled(body, answer), *stats.notes]
                 stack.close()  # whoever leaves the last chunk there holds up no other request
                 yield answer.end(stats)
             except (AgentspecError, OSError, http.client.HTTPException, ValueError) as error:
@@ -304,6 +304,14 @@ class RemoteEngine(Closing):
         failed = cancelled if stop.is_set() else self._client.broken(error)
         failed.partial = text
         return failed
+
+
+def _uncalled(body: Mapping[str, Any], answer: RemoteAnswer) -> list[str]:
+    """A note of a call that had to come and did not."""
+    free = body.get("tool_choice", "auto") in ("auto", "none")
+    if free or answer.called or answer.reason == "length":
+        return []
+    return ["no tool was called, though one had to be: the model's template may know no tools"]
 
 
 def _number(value: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -56,8 +56,10 @@ def test_langchain(server: Running) -> None:
         assert answer.response_metadata["speculation"]["passes"] > 0
         assert answer.usage_metadata["output_tokens"] > 0
     model.close()
-    with pytest.raises(exceptions.LangChainException, match="key"):
+    kind = getattr(exceptions, "ModelAuthenticationError", exceptions.LangChainException)
+    with pytest.raises(kind, match="key") as caught:
         ChatAgentSpec(api_key="wrong", **base).invoke("hi")
+    assert isinstance(caught.value, errors.AuthenticationError)
 
 
 def test_llama_index(server: Running) -> None:
@@ -81,8 +83,111 @@ def test_llama_index(server: Running) -> None:
     # LlamaIndex cuts prompts to what it is told
     assert llm.metadata.context_window == 1 << 20
     llm.close()
-    with pytest.raises(errors.AgentspecError, match="key"):
+    with pytest.raises(errors.AuthenticationError, match="key"):
         AgentSpecLLM(base_url=f"{server.url}/v1", settings={"max_retries": 0}).complete("hi")
+
+
+def refuses(server: Running, kind: type[Exception], ask: Callable[[str], object]) -> None:
+    """A wrong key is such an error, which does not say it; the right one is none."""
+    with pytest.raises(kind, match="key") as caught:
+        ask("a-wrong-key")
+    assert "a-wrong-key" not in str(caught.value)
+    ask("k")
+
+
+# the same two that tests/adapters/test_litellm.py has reasons for
+@pytest.mark.filterwarnings("ignore:.*the `ReadOnly` qualifier:UserWarning")
+@pytest.mark.filterwarnings("ignore:Accessing the 'model_:DeprecationWarning")
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_refused_key_in_litellm(
+    server: Running, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("litellm")
+    import litellm
+
+    from agentspec.adapters.litellm import register
+
+    monkeypatch.setattr(litellm, "custom_provider_map", [])
+    monkeypatch.setattr(litellm, "suppress_debug_info", True)
+    handler = register(base_url=f"{server.url}/v1", max_retries=0)
+
+    def ask(key: str) -> None:
+        messages = [{"role": "user", "content": "hi"}]
+        more: dict[str, Any] = {"api_key": key, "num_retries": 0, "stream": stream}
+        answer: Any = litellm.completion(model="agentspec/default", messages=messages, **more)
+        pieces = [p.choices[0].delta.content or "" for p in answer] if stream else []
+        said = "".join(pieces) if stream else answer.choices[0].message.content
+        assert said.startswith(TEXT)
+
+    try:
+        refuses(server, litellm.AuthenticationError, ask)
+    finally:
+        handler.close()
+
+
+def test_a_refused_key_in_dspy(server: Running) -> None:
+    pytest.importorskip("dspy")
+    from dspy.utils.exceptions import LMAuthError
+
+    from agentspec.adapters.dspy import agentspec_lm
+
+    def ask(key: str) -> None:
+        settings = {"api_key": key, "max_retries": 0}
+        lm = agentspec_lm(base_url=f"{server.url}/v1", settings=settings, cache=False)
+        lm("hi")
+        lm.engine.close()
+
+    refuses(server, LMAuthError, ask)
+
+
+def test_a_refused_key_in_llm(server: Running) -> None:
+    pytest.importorskip("llm")
+    import llm
+
+    def ask(key: str) -> None:
+        model = llm.get_model("agentspec")
+        assert TEXT in model.prompt("hi", key=key, base_url=f"{server.url}/v1").text()
+
+    refuses(server, llm.NeedsKeyException, ask)
+
+
+def test_a_refused_key_in_the_openai_agents_sdk(server: Running) -> None:
+    pytest.importorskip("agents")
+    import openai
+    from agents import Agent, Runner
+
+    from agentspec.adapters.openai_agents import AgentSpecModelProvider
+
+    def ask(key: str) -> None:
+        async def run() -> None:
+            provider = AgentSpecModelProvider(base_url=server.url, api_key=key, max_retries=0)
+            try:
+                await Runner.run(Agent(name="asked"), "hi", run_config=provider.run_config())
+            finally:
+                await provider.aclose()
+
+        asyncio.run(run())
+
+    with pytest.raises(openai.AuthenticationError):
+        ask("a-wrong-key")
+
+
+def test_a_refused_key_in_pydantic_ai(server: Running) -> None:
+    pytest.importorskip("pydantic_ai")
+    from pydantic_ai import Agent, exceptions
+
+    from agentspec.adapters.pydantic_ai import AgentSpecModel
+
+    async def ask() -> None:
+        model = AgentSpecModel(base_url=server.url, api_key="a-wrong-key", max_retries=0)
+        try:
+            await Agent(model).run("hi")
+        finally:
+            await model.aclose()
+
+    with pytest.raises(exceptions.ModelHTTPError) as caught:
+        asyncio.run(ask())
+    assert caught.value.status_code == 401
 
 
 def test_closing_a_stream_stops_the_server_too(says: Any, stopped: Any) -> None:

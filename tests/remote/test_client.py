@@ -12,6 +12,7 @@ import pytest
 from agentspec.api import Engine
 from agentspec.errors import (
     AgentspecError,
+    AuthenticationError,
     BackendError,
     ConfigError,
     ContextOverflowError,
@@ -54,9 +55,16 @@ def test_what_the_server_is(fake: Fake, remote: Remote, owner: Any, kind: str) -
     fake.models = {"data": [{"id": "x", "owned_by": owner, "meta": {"n_ctx": 5}}]}
     engine = remote(model="x")
     assert (engine.kind, engine.n_ctx) == (kind, 5)
-    # an alias: the server is the same, the context may be another
-    assert (remote(model="y").kind, remote(model="y").n_ctx) == (kind, 0)
+    # an alias: the server is the same, the context may be another; llama-server answers to any name
+    n_ctx = 5 if kind == "llama.cpp" else 0
+    assert (remote(model="y").kind, remote(model="y").n_ctx) == (kind, n_ctx)
     assert remote(model="x", kind="sglang").kind == "sglang"
+
+
+def test_the_context_of_an_alias_and_of_one_model_of_several(fake: Fake, remote: Remote) -> None:
+    entry = {"id": "x", "aliases": ["y", 5], "owned_by": "llamacpp", "meta": {"n_ctx": 5}}
+    fake.models = {"data": [{**entry, "id": "z", "aliases": None, "meta": {"n_ctx": 9}}, entry]}
+    assert [remote(model=name).n_ctx for name in ("x", "y", "z", "other")] == [5, 5, 9, 0]
 
 
 def test_a_server_without_a_list_of_models(fake: Fake, remote: Remote) -> None:
@@ -137,8 +145,9 @@ def test_our_own_server_with_a_key(serve: Callable[..., Running]) -> None:
     server = serve(keys=("right-key-of-16-characters",))
     url = server.url + "/v1"
     for key in (None, "wrong"):
-        with pytest.raises(ConfigError, match="refuses the key"):
+        with pytest.raises(AuthenticationError, match="refuses the key") as caught:
             Engine.remote(url, api_key=key).complete(HI)
+        assert isinstance(caught.value, ConfigError)  # commands end as for any other setting
     with Engine.remote(url, api_key="right-key-of-16-characters") as engine:
         assert engine.complete(HI).text == "Hello."
         assert (engine.kind, engine.n_ctx) == ("agentspec", 1 << 20)
