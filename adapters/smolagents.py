@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from agentspec.adapters import translate
-from agentspec.adapters.source import Answers, Source
+from agentspec.adapters.source import SECRETS, Answers, Source
 from agentspec.errors import ConfigError, MissingExtraError
 from agentspec.wire import ToolCall, ToolCallDelta, Usage
 
@@ -25,7 +25,6 @@ try:
 except ImportError as error:
     raise MissingExtraError("smolagents", "smolagents") from error
 
-_SECRETS = frozenset({"api_key"})
 # What JSON Schema has no type for reaches a tool by the name of a variable of the agent's state.
 _NO_JSON_TYPE = frozenset({"any", "audio", "image"})
 _SCHEMAS = frozenset({"additionalProperties", "allOf", "anyOf", "items", "oneOf", "prefixItems"})
@@ -118,7 +117,7 @@ class AgentSpecModel(Model):  # type: ignore[misc]
         made["model_id"] = self._named
         if self._base_url is not None:
             made["base_url"] = self._base_url
-        if kept := {key: self._settings[key] for key in self._settings.keys() - _SECRETS}:
+        if kept := {key: self._settings[key] for key in self._settings.keys() - SECRETS}:
             made["settings"] = kept
         return made
 

@@ -12,6 +12,9 @@ from typing import Any, Protocol
 from agentspec.errors import ConfigError, UnsupportedError
 from agentspec.wire import Chunk, Completion
 
+SECRETS = frozenset({"api_key"})
+"""Settings that are written into no file."""
+
 
 class Answers(Protocol):
     """What `agentspec.Engine` and the engine over a server have in common."""
