@@ -29,6 +29,8 @@ class Dialect:
     grammar: str = "grammar"
     max_tokens: str = "max_tokens"
     prediction: bool = False
+    named_calls: bool = True
+    """Whether a tool can be named that must be called."""
 
 
 _UNKNOWN = Dialect(
@@ -38,7 +40,9 @@ DIALECTS: Mapping[str, Dialect] = MappingProxyType(
     {
         "agentspec": Dialect(prediction=True),
         "vllm": Dialect(grammar="structured_outputs"),
-        "llama.cpp": Dialect(repetition_penalty="repeat_penalty", stop_token_ids=""),
+        "llama.cpp": Dialect(
+            repetition_penalty="repeat_penalty", stop_token_ids="", named_calls=False
+        ),
         "sglang": Dialect(no_top_k=-1, grammar="ebnf"),
         "openai": Dialect(
             known=False,
@@ -55,9 +59,15 @@ DIALECTS: Mapping[str, Dialect] = MappingProxyType(
 )
 
 
-def body_of(request: Request, kind: str, model: str) -> tuple[dict[str, Any], list[str]]:
+_LONGEST_TEXT = 1 << 17
+
+
+def body_of(
+    request: Request, kind: str, model: str, n_ctx: int = 0
+) -> tuple[dict[str, Any], list[str]]:
     """The body of a chat completion that streams, and notes of what could not be sent.
 
+    `n_ctx` is what is known of the context in tokens, 0 for nothing.
     What changes no answer, hints and how it is speculated, becomes a note; anything else that this
     kind of server has no name for is an UnsupportedError.
     """
@@ -68,8 +78,8 @@ def body_of(request: Request, kind: str, model: str) -> tuple[dict[str, Any], li
         "messages": [_sent(message, dialect, notes) for message in messages],
         "stream": True,
         "stream_options": {"include_usage": True},
-        **_sampling(request, kind, dialect),
-        **_tools(request, kind),
+        **_sampling(request, kind, dialect, n_ctx),
+        **_tools(request, kind, dialect, notes),
         **_hints(request, kind, dialect, notes),
     }
     if request.max_tokens is not None:
@@ -119,7 +129,7 @@ def _sent(message: Message, dialect: Dialect, notes: list[str]) -> dict[str, Any
     return sent
 
 
-def _sampling(request: Request, kind: str, dialect: Dialect) -> dict[str, Any]:
+def _sampling(request: Request, kind: str, dialect: Dialect, n_ctx: int) -> dict[str, Any]:
     asked = request.sampling
     body: dict[str, Any] = {"temperature": asked.temperature, "top_p": asked.top_p}
     for name, value in (
@@ -138,24 +148,35 @@ def _sampling(request: Request, kind: str, dialect: Dialect) -> dict[str, Any]:
     if dialect.known and not asked.top_k:
         body[dialect.top_k] = dialect.no_top_k
     if kind == "llama.cpp" and asked.repetition_penalty != 1.0:
-        body["repeat_last_n"] = -1  # of the whole text, not of its last 64 tokens
+        # of the whole text, not of its last 64 tokens; for these it reserves memory
+        body["repeat_last_n"] = n_ctx or _LONGEST_TEXT
     if asked.seed is not None:
         body["seed"] = asked.seed
     if asked.logit_bias:
         body["logit_bias"] = {str(token): bias for token, bias in asked.logit_bias.items()}
     if asked.logprobs is not None:
         body["logprobs"] = True
-        body["top_logprobs"] = asked.logprobs
+        # asked for none beside the token's own, llama-server gives none at all
+        body["top_logprobs"] = max(asked.logprobs, 1 if kind == "llama.cpp" else 0)
     return body
 
 
-def _tools(request: Request, kind: str) -> dict[str, Any]:
+def _tools(request: Request, kind: str, dialect: Dialect, notes: list[str]) -> dict[str, Any]:
     if not request.tools:
         return {}
     choice: Any = request.tool_choice
-    if choice.startswith("="):
-        choice = {"type": "function", "function": {"name": choice[1:]}}
     tools = [tool.model_dump(exclude_none=True) for tool in request.tools]
+    if choice.startswith("="):
+        name = choice[1:]
+        choice = {"type": "function", "function": {"name": name}}
+        if not dialect.named_calls:
+            # it reads a name as auto; a call of the only tool it was told of is as sure
+            choice = "required"
+            if len(tools) > 1:
+                tools = [tool for tool in tools if tool["function"]["name"] == name]
+                notes.append(
+                    f"only the tool {name} was sent: {_server(kind)} lets no tool be named"
+                )
     if kind == "vllm" and choice not in ("auto", "none"):
         # else it holds a call that must come to its name, and not to its schema
         for tool in tools:

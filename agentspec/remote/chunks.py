@@ -71,6 +71,11 @@ class RemoteAnswer:
     def text(self) -> str:
         return "".join(self._text)
 
+    @property
+    def called(self) -> bool:
+        """Whether a tool was called."""
+        return bool(self._named)
+
     def chunks(self, found: Iterable[Mapping[str, Any]], entry: Entry) -> Iterator[Chunk]:
         """A chunk for each event that shows something, the reason at last.
 

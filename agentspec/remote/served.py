@@ -54,10 +54,19 @@ def served(client: Client, name: str = "", stop: Stop | None = None) -> Served:
             raise ModelNotFoundError(f"{client.url} serves no model; name one")
         name = text_of(models[0].get("id"))
     # an adapter or an alias may be missing in the list: the server is the same
-    own = next((entry for entry in models if entry.get("id") == name), None)
+    own = next((entry for entry in models if name in _names(entry)), None)
     owners = (text_of(entry.get("owned_by")).lower() for entry in ([own] if own else models))
     kind = next((_KINDS[owner] for owner in owners if owner in _KINDS), "")
+    if own is None and kind == "llama.cpp" and len(models) == 1:
+        own = models[0]  # it answers to every name
     return Served(name, _n_ctx(own or {}), kind)
+
+
+def _names(entry: Mapping[str, Any]) -> list[str]:
+    aliases = entry.get("aliases")
+    return [
+        text_of(each) for each in (entry.get("id"), *(aliases if isinstance(aliases, list) else ()))
+    ]
 
 
 def _listed(client: Client, stop: Stop) -> Sequence[Mapping[str, Any]]:

@@ -57,7 +57,8 @@ def test_what_all_have_names_for(kind: str) -> None:
     assert (found["logprobs"], found["top_logprobs"]) == (True, 2)
     assert (found["response_format"], found["parallel_tool_calls"]) == (form, False)
     assert found["tools"][0]["function"]["name"] == "f"
-    assert found["tool_choice"] == {"type": "function", "function": {"name": "f"}}
+    named = {"type": "function", "function": {"name": "f"}}
+    assert found["tool_choice"] == ("required" if kind == "llama.cpp" else named)
 
 
 def test_what_a_servers_own_defaults_would_change_is_sent_as_it_is_here() -> None:
@@ -170,6 +171,34 @@ def test_a_call_that_must_come_keeps_to_its_schema() -> None:
     assert strict("vllm", tool_choice=named) == [True, False]
     assert strict("vllm", tool_choice="auto") == [None, False]
     assert strict("openai", tool_choice="required") == [None, False]
+
+
+def test_a_tool_that_cannot_be_named_is_the_only_one() -> None:
+    # seen: llama-server takes an object there for auto, and answers 400 to a bare name
+    other = {"type": "function", "function": {"name": "g"}}
+    named: dict[str, Any] = {"tool_choice": {"type": "function", "function": {"name": "g"}}}
+    found = body("llama.cpp", tools=[TOOL, other], **named)
+    assert found["tool_choice"] == "required"
+    assert [tool["function"]["name"] for tool in found["tools"]] == ["g"]
+    assert "only the tool g was sent" in notes("llama.cpp", tools=[TOOL, other], **named)
+    assert not notes("llama.cpp", tools=[other], **named)
+    assert len(body("vllm", tools=[TOOL, other], **named)["tools"]) == 2
+    assert len(body("llama.cpp", tools=[TOOL, other], tool_choice="required")["tools"]) == 2
+
+
+def test_a_penalty_of_the_whole_text() -> None:
+    # seen: repeat_last_n -1 is a 400
+    asked = parse_request(HI, repetition_penalty=1.1)
+    assert body_of(asked, "llama.cpp", "m", 4096)[0]["repeat_last_n"] == 4096
+    assert body_of(asked, "llama.cpp", "m")[0]["repeat_last_n"] > 0
+    assert "repeat_last_n" not in body("llama.cpp")
+    assert "repeat_last_n" not in body("vllm", repetition_penalty=1.1)
+
+
+def test_log_probabilities_of_the_tokens_alone() -> None:
+    # seen: llama-server gives none for top_logprobs 0
+    assert body("llama.cpp", logprobs=True)["top_logprobs"] == 1
+    assert body("vllm", logprobs=True)["top_logprobs"] == 0
 
 
 def test_every_schema_has_a_name() -> None:

@@ -215,3 +215,23 @@ def test_any_json_is_an_answer_or_an_error_of_ours(fake: Fake, remote: Remote, f
         return
     answer.model_dump_json().encode()
     assert 0 <= answer.usage.prompt_tokens < 1 << 53
+
+
+def test_a_call_that_had_to_come_and_did_not_is_said(fake: Fake, remote: Remote) -> None:
+    # seen: llama-server leaves tools out where the model's template knows none
+    tool = {"type": "function", "function": {"name": "f"}}
+    length = {"choices": [{"delta": {}, "finish_reason": "length"}]}
+    for choice, end, said in (
+        ("required", STOP, True),
+        ({"type": "function", "function": {"name": "f"}}, STOP, True),
+        ("auto", STOP, False),
+        ("required", length, False),
+    ):
+        fake.say(delta(content="Paris"), end)
+        found = remote().complete(HI, tools=[tool], tool_choice=choice).speculation
+        assert found is not None
+        assert ("no tool was called, though one had to be" in " ".join(found.notes)) == said
+    fake.say(call(index=0, id="a", function={"name": "f", "arguments": "{}"}), STOP)
+    found = remote().complete(HI, tools=[tool], tool_choice="required").speculation
+    assert found is not None
+    assert "no tool was called" not in " ".join(found.notes)
