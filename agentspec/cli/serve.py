@@ -85,7 +85,8 @@ def serve(
     """Serve MODEL (a catalog name or GGUF path; default: the configured one) until stopped.
 
     The first Ctrl-C or SIGTERM lets running answers finish: exit code 0. The second ends them: 130
-    after Ctrl-C, 143 after SIGTERM. Conversations are kept in --sessions-dir either way.
+    after Ctrl-C, 143 after SIGTERM. Conversations are kept in --sessions-dir either way. Closing
+    the terminal is as SIGTERM.
     """
     try:
         import starlette  # noqa: F401

@@ -7,9 +7,10 @@ import errno
 import logging
 import signal
 import socket
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -143,7 +144,8 @@ class Server(uvicorn.Server):
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        await super().serve(sockets)
+        with _hangup(self.handle_exit):
+            await super().serve(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # runs between any two instructions of the main thread: only hand it over
@@ -156,8 +158,9 @@ class Server(uvicorn.Server):
         line = self._state.line
         if self._stopping is None:
             line.draining = True
-            self._told(line.running + line.waiting)
             self._stopping = asyncio.ensure_future(self._drain())
+            with suppress(OSError):  # who would have read it is gone, with the terminal or a pipe
+                self._told(line.running + line.waiting)
         elif self.ended_by is None and not self._stopping.done():
             self.ended_by = sig
             self._stopping.cancel()
@@ -192,6 +195,21 @@ class Server(uvicorn.Server):
         state, end = self.server_state, time.monotonic() + seconds
         while (state.connections or state.tasks) and time.monotonic() < end:
             await asyncio.sleep(0.01)
+
+
+@contextmanager
+def _hangup(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """A terminal that is closed is one more signal to stop by, where it is not ignored (nohup)."""
+    number = getattr(signal, "SIGHUP", None)
+    here = threading.current_thread() is threading.main_thread()
+    if number is None or not here or signal.getsignal(number) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def serve(

@@ -253,6 +253,39 @@ def test_a_second_signal_is_quiet_whoever_listens(start: Any, tmp_path: Path, se
     assert len(SessionStore(kept, "key").found()) == 1
 
 
+@pytest.mark.skipif(
+    signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, reason="what runs this ignores it: nohup"
+)
+def test_a_terminal_that_is_closed_stops_it_as_a_signal_does(start: Any, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    (tmp_path / "held").touch()
+    server = start("--no-speculation", "--sessions-dir", str(kept))
+    with server.begin_stream() as answer:
+        for _ in range(120):  # so much that the conversation is worth keeping
+            answer.readline()
+        # nobody can read what it prints from now on
+        assert server.process.stdout is not None
+        server.process.stdout.close()
+        server.process.send_signal(signal.SIGHUP)
+        wait_until_refused(server)
+        (tmp_path / "held").unlink()
+        text = answer.read().decode()
+    assert text.endswith("data: [DONE]\n\n")
+    assert server.process.wait(120) == 0
+    assert len(SessionStore(kept, "key").found()) == 1
+
+
+def wait_until_refused(server: Process) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        try:
+            server.ask("/health")
+        except urllib.error.HTTPError as error:
+            error.close()
+            return
+    pytest.fail("it takes requests still")
+
+
 def test_without_the_page_there_is_no_word_of_it(start: Any) -> None:
     server = start("--no-page")
     lines = server.announced.splitlines()
