@@ -8,10 +8,11 @@ import json
 import os
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from contextlib import aclosing, closing, contextmanager
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from agentspec import errors
 from agentspec.adapters import dspy_messages as translated
+from agentspec.adapters.dspy_saved import made_again, saved
 from agentspec.adapters.source import Answers, Source
 from agentspec.wire import Chunk, Usage
 
@@ -40,7 +41,9 @@ def agentspec_lm(
     `engine` an engine that stays the giver's; `base_url` a server. `options` are those of
     `dspy.LM`; DSPy passes on no others, so what `agentspec.complete` knows besides (`speculation`,
     `context`, `min_p`, …) is given as `request`, or in the extensions of a Request's Config.
-    `lm.engine.close()` frees what was opened. Errors are DSPy's; nothing is tried again unless
+    `lm.engine.close()` frees what was opened. A saved program holds all of this but keys and an
+    engine that was given, which are to be given again; loading one needs
+    `allow_unsafe_lm_state=True`. Errors are DSPy's; nothing is tried again unless
     `num_retries` says so. DSPy caches answers by `lm.model`, which tells `settings`, `request` and
     `base_url` apart then; where no model has a name nothing is cached unless `cache=True`.
     """
@@ -81,6 +84,24 @@ class _Shared:
     def _asked(self, request: lm15.Request) -> dict[str, Any]:
         # what a call says goes before what this LM always asks for
         return {**self._options, **translated.asked(request), **(request.config.extensions or {})}
+
+    def dump_state(self) -> dict[str, Any]:
+        """What DSPy writes into a saved program; `load_state` makes the engine of it again."""
+        return saved(self._source, self._options)
+
+    @classmethod
+    def load_state(cls, state: Mapping[str, Any]) -> Self:
+        return cls(*made_again(state))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a whole program is pickled: no more is written than of one that is saved as its state
+        return type(self).load_state, (self.dump_state(),)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
 
 class AgentSpecEngine(_Shared):

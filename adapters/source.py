@@ -87,6 +87,11 @@ class Source:
         told = getattr(self._engine, "target", None) or getattr(self._engine, "known", None)
         return getattr(told, "n_ctx", None) or None
 
+    @property
+    def origin(self) -> tuple[str | os.PathLike[str] | None, str | None, dict[str, Any]]:
+        """What it is opened with: model, base URL and settings."""
+        return self._model, self._base_url, self._settings
+
     def engine(self) -> Answers:
         """The engine, opened now if it was not."""
         with self._opening:
@@ -116,7 +121,7 @@ class Source:
         Raises UnsupportedError where an engine was given and this is not its own origin.
         """
         asked = (model, base_url, settings)
-        if asked == self._origin():
+        if asked == self.origin:
             return self
         if self._lent:
             raise UnsupportedError(
@@ -124,13 +129,10 @@ class Source:
             )
         with self._looking:
             for other in self._others:
-                if asked == other._origin():
+                if asked == other.origin:
                     return other
             self._others.append(Source(model, base_url=base_url, **settings))
             return self._others[-1]
-
-    def _origin(self) -> tuple[Any, ...]:
-        return self._model, self._base_url, self._settings
 
     def _open(self) -> Answers:
         from agentspec.api import Engine

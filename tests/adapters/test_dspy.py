@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import os
 import tempfile
@@ -29,6 +30,7 @@ from dspy.utils.exceptions import (
     LMUnsupportedFeatureError,
 )
 
+from agentspec.adapters import dspy_saved
 from agentspec.adapters.dspy import agentspec_lm
 from agentspec.errors import ConfigError, MissingExtraError
 from tests.threads import start, wait_for
@@ -350,6 +352,117 @@ def test_copies_share_one_engine_which_closing_frees(loads: Callable[..., list[A
     assert lm("Well?") == ["They wait."]
     lm.engine.close()
     assert [engine.target.closed for engine in made] == [True, True]
+
+
+class Two(dspy.Module):  # type: ignore[misc]
+    """A program of two predictors, each of which DSPy saves with an engine of its own."""
+
+    def __init__(self) -> None:
+        self.first = dspy.Predict("question -> answer")
+        self.second = dspy.Predict("question -> answer")
+
+    def forward(self, question: str) -> Any:
+        return self.second(question=self.first(question=question).answer)
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """What loading said so far."""
+    dspy_saved._tell.cache_clear()
+
+    def lines() -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.name == dspy_saved.__name__]
+
+    return lines
+
+
+def saved_again(program: Any, path: Path, whole: bool) -> Any:
+    """The program as another process would load it."""
+    if whole:
+        program.save(str(path / "whole"), save_program=True)
+        return dspy.load(str(path / "whole"), allow_pickle=True)
+    program.save(str(path / "state.json"))
+    loaded = Two()
+    loaded.load(str(path / "state.json"), allow_unsafe_lm_state=True)
+    return loaded
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_saved_program_opens_its_model_again(
+    whole: bool, loads: Callable[..., list[Any]], tmp_path: Path, told: Callable[[], list[str]]
+) -> None:
+    made = loads(fields(answer="They wait."))
+    program = Two()
+    settings = {"n_ctx": 512, "draft": Path("draft.gguf")}
+    program.set_lm(agentspec_lm("a-model", settings=settings, request={"seed": 3}, cache=False))
+    program.first.demos = [dspy.Example(question="Q", answer="A")]
+    loaded = saved_again(program, tmp_path, whole)
+    assert loaded(question="What do herons do?").answer == "They wait."
+    assert asyncio.run(loaded.second.acall(question="Well?")).answer == "They wait."
+    assert (loaded.first.demos[0]["answer"], loaded.first.lm.model) == ("A", program.first.lm.model)
+    assert loaded.first.lm.engine._options == {"seed": 3}
+    # both predictors, asynchronously too
+    (engine,) = made
+    assert engine.loaded == ("a-model", {"n_ctx": 512, "draft": "draft.gguf"})
+    assert told() == []
+    loaded.first.lm.engine.close()
+
+
+def test_a_program_is_saved_again_as_it_was_loaded(says: Says, tmp_path: Path) -> None:
+    program = Two()
+    program.set_lm(agentspec_lm(engine=says("x"), request={"seed": 3}))
+    for path in (tmp_path / "a", tmp_path / "b"):
+        path.mkdir()
+        program = saved_again(program, path, False)
+    assert (tmp_path / "a/state.json").read_text() == (tmp_path / "b/state.json").read_text()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_no_key_is_saved_and_loading_says_so(
+    whole: bool, tmp_path: Path, told: Callable[[], list[str]]
+) -> None:
+    program = Two()
+    settings = {"api_key": "a-key-of-the-tests", "timeout": 5, "extra_body": {"of": object()}}
+    program.set_lm(agentspec_lm("m", base_url="http://localhost:9/v1", settings=settings))
+    loaded = saved_again(program, tmp_path, whole)
+    for path in tmp_path.rglob("*"):
+        assert path.is_dir() or b"a-key-of" not in path.read_bytes()
+    source = loaded.first.lm.engine._source
+    assert source.origin == ("m", "http://localhost:9/v1", {"timeout": 5})
+    assert source is loaded.second.lm._async_engine_spec._source
+    (line,) = told()
+    assert "without the api_key, extra_body of m; give it again: program.set_lm" in line
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_engine_that_was_given_is_to_be_given_again(
+    whole: bool, says: Says, tmp_path: Path, told: Callable[[], list[str]]
+) -> None:
+    program = Two()
+    engine = says(fields(answer="They wait."))
+    program.set_lm(agentspec_lm(engine=engine, cache=False))
+    loaded = saved_again(program, tmp_path, whole)
+    (line,) = told()
+    assert "without the engine of local; give it again: program.set_lm" in line
+    with pytest.raises(LMConfigurationError, match="without the engine of local"):
+        loaded(question="Well?")
+    loaded.set_lm(agentspec_lm(engine=engine, cache=False))
+    assert loaded(question="Well?").answer == "They wait."
+    # in one process nothing is left out
+    assert program.deepcopy()(question="Well?").answer == "They wait."
+    assert copy.copy(program.first.lm.engine) is program.first.lm.engine
+
+
+def test_a_file_of_others_opens_nothing(tmp_path: Path) -> None:
+    program = Two()
+    program.set_lm(agentspec_lm("a-model"))
+    program.save(str(tmp_path / "state.json"))
+    with pytest.raises(ValueError, match="allow_unsafe_lm_state"):
+        Two().load(str(tmp_path / "state.json"))
+    states: list[Any] = [{}, {"model": 1}, {**program.first.lm.engine.dump_state(), "request": 5}]
+    for state in states:
+        with pytest.raises(ConfigError, match="was not saved by agentspec"):
+            type(program.first.lm.engine).load_state(state)
 
 
 @pytest.mark.parametrize("adapter", ["dspy", "dspy_messages"])
