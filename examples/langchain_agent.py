@@ -44,4 +44,4 @@ def answer(chat: ChatAgentSpec, messages: list[BaseMessage]) -> AIMessageChunk:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print(__doc__) if {"-h", "--help"} & set(sys.argv) else main(*sys.argv[1:])

@@ -56,4 +56,4 @@ def answer(model: str, messages: list[Any]) -> list[Any]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print(__doc__) if {"-h", "--help"} & set(sys.argv) else main(*sys.argv[1:])

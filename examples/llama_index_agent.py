@@ -33,4 +33,4 @@ async def work(llm: AgentSpecLLM, task: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print(__doc__) if {"-h", "--help"} & set(sys.argv) else main(*sys.argv[1:])

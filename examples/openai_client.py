@@ -53,4 +53,4 @@ def read(arguments: str) -> str:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print(__doc__) if {"-h", "--help"} & set(sys.argv) else main(*sys.argv[1:])

@@ -24,4 +24,4 @@ def main(model: str = "qwen2.5-coder-1.5b") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print(__doc__) if {"-h", "--help"} & set(sys.argv) else main(*sys.argv[1:])

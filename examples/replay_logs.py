@@ -41,4 +41,4 @@ def measure(paths: list[Path], vocabulary: Vocabulary) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print(__doc__) if {"-h", "--help"} & set(sys.argv) else main(*sys.argv[1:])

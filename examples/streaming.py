@@ -53,4 +53,4 @@ def painted(text: str, source: str | None) -> str:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print(__doc__) if {"-h", "--help"} & set(sys.argv) else main(*sys.argv[1:])
