@@ -162,6 +162,14 @@ def _on_gpu(model: Opened, settings: Settings) -> bool:
     return gpu_in_use(settings) if on_gpu is None else bool(on_gpu)
 
 
+def _chunk(target: Opened, settings: Settings) -> int:
+    """Tokens of a prompt that are read in one pass.
+
+    A cancel is heard between passes, and others wait for one: small ones where it takes seconds.
+    """
+    return settings.n_batch if _on_gpu(target, settings) else min(settings.n_batch, 128)
+
+
 def _open_draft(
     target: Opened, resolved: Resolved, settings: Settings
 ) -> tuple[Opened | None, bool]:
@@ -174,7 +182,8 @@ def _open_draft(
         path = resolved.draft
     else:
         return None, False
-    draft = open_backend(path, settings)
+    # it reads a long prompt in as small pieces as its target does
+    draft = open_backend(path, replace(settings, n_batch=_chunk(target, settings)))
     try:
         from agentspec.backends.pair import must_reencode
 
@@ -229,8 +238,7 @@ def _assemble(
         lossy=lossy,
         speculation=settings.speculation,
         cost=_cost(target, draft, settings) if settings.speculation else None,
-        # a cancel is heard between chunks: small ones where a chunk takes seconds
-        chunk=settings.n_batch if _on_gpu(target, settings) else min(settings.n_batch, 128),
+        chunk=_chunk(target, settings),
         max_sessions=settings.max_sessions,
         sessions=store,
         session_key=key,

@@ -94,6 +94,16 @@ def test_a_draft_model_is_loaded_when_named_only(load: Any, tiny: Any) -> None:
         assert engine.draft is None
 
 
+@pytest.mark.parametrize(("on_gpu", "chunk"), [(False, 128), (True, 512)])
+def test_a_draft_model_reads_in_as_small_pieces_as_its_target(
+    load: Any, tiny: Any, monkeypatch: pytest.MonkeyPatch, on_gpu: bool, chunk: int
+) -> None:
+    monkeypatch.setattr(loading, "gpu_in_use", lambda settings: on_gpu)
+    with load(tiny("dense"), draft=tiny("dense")) as engine:
+        assert engine.draft.max_rows == chunk
+        assert all(slot.sequence._chunk == chunk for slot in engine._scheduler.pool.slots)
+
+
 def test_a_draft_model_of_another_vocabulary_needs_a_setting(
     load: Any, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
