@@ -77,7 +77,7 @@ class Cells(ScriptedBackend):
 
 def join(*threads: threading.Thread) -> None:
     for thread in threads:
-        thread.join(30)
+        thread.join(240)
         assert not thread.is_alive()
 
 

@@ -14,7 +14,7 @@ def start(work: Callable[[], Any]) -> threading.Thread:
     return thread
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 240) -> None:
     """Wait until it is true. A machine that does much else at a time needs seconds for little."""
     end = time.monotonic() + seconds
     while not condition():

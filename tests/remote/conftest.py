@@ -119,7 +119,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         for part in reply.parts:
             if isinstance(part, threading.Event):
-                part.wait(20)
+                part.wait(300)
             elif isinstance(part, float):
                 time.sleep(part)
             elif isinstance(part, str):

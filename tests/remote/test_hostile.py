@@ -30,6 +30,7 @@ from agentspec.errors import (
 from agentspec.remote import client as remote_client
 from agentspec.remote.client import Client
 from agentspec.remote.engine import RemoteEngine
+from tests.clock import at_most
 from tests.remote.conftest import STOP, Fake, Part, Reply, delta, sent
 from tests.threads import start, wait_for
 
@@ -484,8 +485,8 @@ def test_times_to_wait_that_are_none(value: str) -> None:
 
 
 def drip(piece: bytes) -> list[Part]:
-    """A little every moment, for 20 s."""
-    return [piece, 0.05] * 400
+    """A little every moment, for some minutes."""
+    return [piece, 0.05] * 4000
 
 
 @contextmanager
@@ -495,15 +496,18 @@ def listening() -> Iterator[tuple[str, socket.socket]]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}/v1", server
 
 
-def soon(run: Callable[[], Any], engine: RemoteEngine, how: str = "cancel") -> float:
-    """Seconds until it ended with an error of ours when it was cancelled after a while."""
-    timer = threading.Timer(0.3, getattr(engine, how))
-    timer.start()
-    begun = time.monotonic()
+def ends(run: Callable[[], Any], engine: RemoteEngine, how: str = "cancel") -> None:
+    """It ends with an error of ours when it is cancelled a moment after it has begun."""
+
+    def leave() -> None:
+        wait_for(lambda: engine._running)
+        time.sleep(0.3)
+        getattr(engine, how)()
+
+    thread = start(leave)
     with pytest.raises(CancelledError):
         run()
-    timer.join()
-    return time.monotonic() - begun
+    thread.join()
 
 
 def test_a_cancel_before_the_connection_stands_is_heard(fake: Fake, remote: Remote) -> None:
@@ -520,7 +524,7 @@ def test_a_cancel_before_the_connection_stands_is_heard(fake: Fake, remote: Remo
 def test_cancelling_while_the_list_of_models_does_not_come(how: str) -> None:
     with listening() as (url, _):
         engine = Engine.remote(url, "m")
-        assert soon(lambda: engine.complete(HI), engine, how) < 5
+        ends(lambda: engine.complete(HI), engine, how)
 
 
 def test_threads_do_not_wait_for_each_others_tries() -> None:
@@ -533,11 +537,11 @@ def test_threads_do_not_wait_for_each_others_tries() -> None:
             engine.complete(HI)
 
     begun = time.monotonic()
-    threads = [start(ask) for _ in range(12)]
+    threads = [start(ask) for _ in range(80)]
     for thread in threads:
-        thread.join(30)
-    # one after the other they would take 9 s at least
-    assert time.monotonic() - begun < 7
+        thread.join(60)
+    # one after the other they would take a minute at least
+    assert time.monotonic() - begun < 45
 
 
 def test_cancelling_a_task_while_the_list_of_models_does_not_come() -> None:
@@ -551,17 +555,15 @@ def test_cancelling_a_task_while_the_list_of_models_does_not_come() -> None:
         await asyncio.to_thread(wait_for, lambda: not engine._running)
         engine.close()
 
-    begun = time.monotonic()
     with listening() as (url, _):
         asyncio.run(main(url))
-    assert time.monotonic() - begun < 10
 
 
 def test_cancelling_while_the_counters_do_not_come(fake: Fake, remote: Remote) -> None:
     silent = threading.Event()
     fake.metrics = Reply(silent, b"x")
     engine = remote()
-    assert soon(lambda: engine.complete(HI), engine) < 5
+    ends(lambda: engine.complete(HI), engine)
     silent.set()
 
 
@@ -574,7 +576,7 @@ def test_counters_that_do_not_come_hold_no_answer_up(
     engine = remote()
     assert engine.complete(HI).text == "hi"
     assert engine.complete(HI).text == "hi"
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 90
 
 
 def test_facts_that_come_byte_by_byte_have_an_end(
@@ -585,7 +587,7 @@ def test_facts_that_come_byte_by_byte_have_an_end(
     begun = time.monotonic()
     with pytest.raises(BackendError, match="cannot be read"):
         _ = remote(model=None).model
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 90
 
 
 def test_a_refusal_that_comes_byte_by_byte_has_an_end(
@@ -596,7 +598,7 @@ def test_a_refusal_that_comes_byte_by_byte_has_an_end(
     begun = time.monotonic()
     with pytest.raises(BackendError, match="500"):
         remote().complete(HI)
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 90
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
@@ -611,8 +613,8 @@ def test_cancelling_while_the_connection_does_not_stand(scheme: str) -> None:
                     one.setblocking(False)
                     one.connect_ex(("127.0.0.1", port))
                 time.sleep(0.2)
-            engine = Engine.remote(url, "m", kind="openai", connect_timeout=20)
-            assert soon(lambda: engine.complete(HI), engine) < 6
+            engine = Engine.remote(url, "m", kind="openai", connect_timeout=120)
+            ends(lambda: engine.complete(HI), engine)
         finally:
             for one in full:
                 one.close()
@@ -624,9 +626,8 @@ def test_cancelling_while_the_connection_does_not_stand(scheme: str) -> None:
 def test_a_histogram_of_millions_is_no_work(fake: Fake, remote: Remote) -> None:
     speculative = {"acceptance_histogram": [1] * 200_000, "num_draft_tokens": 5}
     fake.say(delta(content="a"), {**STOP, "metrics": {"speculative_decoding": speculative}})
-    begun = time.monotonic()
-    remote().complete(HI)
-    assert time.monotonic() - begun < 10
+    with at_most(10):
+        remote().complete(HI)
 
 
 # -- leaving ----------------------------------------------------------------------------------
@@ -673,6 +674,6 @@ def test_threads_that_read_at_once_do_not_mix(fake: Fake, remote: Remote) -> Non
     found: list[str] = []
     threads = [start(lambda: found.append(engine.complete(HI).text)) for _ in range(12)]
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert found == ["hi"] * 12
     assert Client(fake.url).url == fake.url

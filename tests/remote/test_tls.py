@@ -6,7 +6,6 @@ import shutil
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,9 +75,8 @@ def test_cancelling_a_silent_server(secure: Fake, remote: Callable[..., RemoteEn
         assert [next(stream) for _ in range(2)][-1].choices[0].delta.content == "a"
         timer = threading.Timer(0.2, engine.cancel)
         timer.start()
-        begun = time.monotonic()
         with pytest.raises(CancelledError) as caught:
             next(stream)
-        assert (caught.value.partial, time.monotonic() - begun < 10) == ("a", True)
+        assert caught.value.partial == "a"
     silent.set()
     timer.join()

@@ -461,11 +461,14 @@ def test_heads_that_are_refused(serve: Any) -> None:
     assert httpx.get(server.url + "/health", timeout=LIMIT).status_code == 200
 
 
-def deaf_request(port: int) -> socket.socket:
+def deaf_request(server: Any) -> socket.socket:
     """A connection that was asked for much and takes little of it."""
+    # what is accepted from now on has as little room
+    listening = server.server.servers[0].sockets[0]
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
     body = {"messages": HI, "stream": True, "logprobs": True, "top_logprobs": 20}
     body["speculation"] = False
-    return raw_request(port, body, receives=2048)
+    return raw_request(server.port, body, receives=2048)
 
 
 @pytest.mark.parametrize("how", ["second signal", "deadline"])
@@ -479,10 +482,7 @@ def test_who_reads_nothing_is_hung_up_on_quietly_at_the_end(
     monkeypatch.setattr("agentspec.server.run._TOLD_SECONDS", 0.5)
     engine = gated(chat, "x" * 600, max_tokens=600)
     server = serve(engine, drain_seconds=20 if how == "second signal" else 0.2)
-    # what is accepted from now on has as little room
-    listening = server.server.servers[0].sockets[0]
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
-    sock = deaf_request(server.port)
+    sock = deaf_request(server)
 
     def stuck() -> bool:
         before = len(engine.target.passes)
@@ -508,7 +508,7 @@ def test_a_page_that_comes_as_the_server_ends_is_told(client: Any) -> None:
 def test_a_client_that_reads_nothing_does_not_hold_the_engine(serve: Any, chat: Any) -> None:
     engine = gated(chat, "x" * 3000, max_tokens=3000)
     server = serve(engine, send_seconds=0.3)
-    sock = deaf_request(server.port)
+    sock = deaf_request(server)
     wait_for(lambda: engine.target.passes)
     wait_for(lambda: quiet(server))
     assert ask(server.url, max_tokens=2).status_code == 200
