@@ -198,10 +198,7 @@ class Generation:
             try:
                 self._finished(self.tokens)
             finally:
-                try:
-                    steps.close()
-                finally:
-                    slot.sequence.settle()
+                self._scheduler.pool.settle(slot, steps)
 
     def _open(self, slot: Slot) -> None:
         stats, pool = self.answer.stats, self._scheduler.pool

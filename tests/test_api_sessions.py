@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from agentspec.aio import Stop
 from agentspec.backends.base import Output, Rollback, Rows
 from agentspec.control.cost import CostCurve
+from agentspec.engine.sessions import SessionPool
+from agentspec.engine.stats import TurnStats
 from agentspec.errors import (
     AgentspecError,
     CancelledError,
@@ -23,6 +25,7 @@ from agentspec.errors import (
     EngineClosedError,
 )
 from agentspec.request import parse_request
+from agentspec.scheduler import Job
 from agentspec.testing.scripted import ScriptedBackend
 from tests.threads import start, wait_for
 
@@ -186,6 +189,59 @@ def test_the_older_answer_goes_on_and_the_younger_is_read_again(chat: Any) -> No
     join(young)
     assert text_of(chunks) == answers[1].text == "abcdefghij" * 60
     assert engine.target.most <= 800
+
+
+def test_an_answer_that_is_left_while_its_cells_are_taken(chat: Any) -> None:
+    engine = chat.engine(
+        chat.writing("abcdefghij" * 60), kind=Cells, n_ctx=800, max_sessions=2, speculation=False
+    )
+    old = engine.stream(ask(0, 60), max_tokens=600)
+    chunks = [next(old) for _ in range(3)]
+    young = engine.stream(ask(1, 60), max_tokens=600)
+    for _ in range(100):
+        next(young)
+    taken, left = threading.Event(), threading.Event()
+    open_ = engine.target.open
+
+    def opened() -> int:
+        taken.set()
+        left.wait(0.5)  # for ever, if who leaves waited for this
+        return int(open_())
+
+    engine.target.open = opened
+    thread = start(lambda: chunks.extend(old))
+    assert taken.wait(60)
+    young.close()
+    left.set()
+    join(thread)
+    assert text_of(chunks) == "abcdefghij" * 60
+    assert engine.complete(ask(2), max_tokens=5).text == "abcde"
+    assert len(engine.target.caches) == 2  # none was opened for nobody
+
+
+def test_cells_are_not_set_aside_twice(chat: Any) -> None:
+    """By one that asks for a place while another asks for more cells."""
+    pool = SessionPool(chat.backend(chat.writing("x"), n_ctx=1000), 2)
+    old, young = (Job(name, TurnStats()) for name in ("old", "young"))
+    held = pool.choose(old, [0] * 300)
+    assert held is not None
+    pool.open(held, [0] * 400)
+    fits, counted, other = pool._fits, threading.Event(), threading.Event()
+
+    def slow(more: int) -> bool:
+        found = fits(more)
+        if not counted.is_set():
+            counted.set()
+            other.wait(0.5)  # for ever, if the other waited for this
+        return found
+
+    pool._fits = slow  # type: ignore[method-assign]
+    thread = start(lambda: pool.choose(young, [1] * 100))
+    assert counted.wait(60)
+    assert pool.make_room(held, 600)
+    other.set()
+    join(thread)
+    assert sum(slot.need for slot in pool.slots) <= 1000
 
 
 def test_a_slow_reader_keeps_nobody_waiting(chat: Any) -> None:

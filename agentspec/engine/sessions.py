@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from agentspec.engine.kept import SessionStore
 from agentspec.engine.session import LiveSequence, common_prefix
 from agentspec.engine.stats import TurnStats
 from agentspec.errors import BackendError, RollbackError
+from agentspec.types import Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +90,7 @@ class SessionPool:
     are forgotten, the longest unused first, when cells run out. `marks` is that of LiveSequence.
 
     `choose` is called by one thread at a time, all that changes a sequence by the thread whose
-    turn it is.
+    turn it is. Cells are counted, set aside and taken away in one go, whoever asks for them.
     """
 
     def __init__(self, backend: Backend, count: int, *, chunk: int = 512, marks: int = 0) -> None:
@@ -101,6 +103,8 @@ class SessionPool:
         count = 1 if getattr(backend, "window", 0) else max(1, min(count, can.max_seqs))
         self.slots = [Slot(i, self._new()) for i in range(count)]
         self._clock = 0
+        # what holds it may run the garbage collector, and that what ends an answer
+        self._room = threading.RLock()
 
     @property
     def latest(self) -> Slot:
@@ -116,15 +120,16 @@ class SessionPool:
 
     def choose(self, task: Task, prompt: Sequence[int]) -> Slot | None:
         """The slot for a prompt, now held by the task; None while there is none or no room."""
-        idle = [slot for slot in self.slots if slot.task is None]
-        need = self._ahead(len(prompt))
-        if not idle or not self._fits(need - self._prefix_of_others(prompt)):
-            return None
-        slot = self._best(prompt, idle)
-        self._clock += 1
-        slot.used, slot.need = self._clock, need
-        slot.task = task  # last: from here on it is held
-        return slot
+        with self._room:
+            idle = [slot for slot in self.slots if slot.task is None]
+            need = self._ahead(len(prompt))
+            if not idle or not self._fits(need - self._prefix_of_others(prompt)):
+                return None
+            slot = self._best(prompt, idle)
+            self._clock += 1
+            slot.used, slot.need = self._clock, need
+            slot.task = task  # last: from here on it is held
+            return slot
 
     def give_back(self, task: Task) -> None:
         """Let go of whatever the task holds."""
@@ -133,39 +138,52 @@ class SessionPool:
                 slot.need = 0
                 slot.task = None
 
+    def settle(self, slot: Slot, steps: Generator[Verdict, None, None]) -> None:
+        """End the steps of a task and settle its sequence, whose cells nobody takes meanwhile.
+
+        May be called by any thread, at any time before `give_back`.
+        """
+        with self._room:
+            try:
+                steps.close()
+            finally:
+                slot.sequence.settle()
+
     def open(self, slot: Slot, prompt: Sequence[int], marks: Sequence[int] = ()) -> int:
         """Make a prompt the tokens of a chosen slot; the number of tokens that are cached."""
-        own = slot.sequence.reusable(prompt)
-        source = max(self.slots, key=lambda other: other.sequence.reusable(prompt))
-        common = source.sequence.reusable(prompt)
-        if source is not slot and self._shares and common >= own + _WORTH:
-            self._share(slot, source, common)
-        reused = slot.sequence.begin(prompt, marks)
-        self._follow_cuts()
-        return reused
+        with self._room:
+            own = slot.sequence.reusable(prompt)
+            source = max(self.slots, key=lambda other: other.sequence.reusable(prompt))
+            common = source.sequence.reusable(prompt)
+            if source is not slot and self._shares and common >= own + _WORTH:
+                self._share(slot, source, common)
+            reused = slot.sequence.begin(prompt, marks)
+            self._follow_cuts()
+            return reused
 
     def catch_up(self, slot: Slot) -> bool:
         """Take over what an older task has read of the same text since this one began.
 
         False while that one is still reading it: better wait than read it twice.
         """
-        task, sequence = slot.task, slot.sequence
-        if not self._shares or task is None:
-            return True
-        for source in self.running:
-            other = source.sequence
-            if source.task is None or source.task.age >= task.age or not source.need:
-                continue
-            common = common_prefix(other.tokens, sequence.tokens[:-1])
-            if common < sequence.cached + _WORTH_WAITING:
-                continue
-            if other.cached >= min(common, len(other.tokens) - 1):
-                tokens = list(sequence.tokens)
-                self._share(slot, source, min(common, other.cached))
-                sequence.begin(tokens)
+        with self._room:
+            task, sequence = slot.task, slot.sequence
+            if not self._shares or task is None:
                 return True
-            return False
-        return True
+            for source in self.running:
+                other = source.sequence
+                if source.task is None or source.task.age >= task.age or not source.need:
+                    continue
+                common = common_prefix(other.tokens, sequence.tokens[:-1])
+                if common < sequence.cached + _WORTH_WAITING:
+                    continue
+                if other.cached >= min(common, len(other.tokens) - 1):
+                    tokens = list(sequence.tokens)
+                    self._share(slot, source, min(common, other.cached))
+                    sequence.begin(tokens)
+                    return True
+                return False
+            return True
 
     def _share(self, slot: Slot, source: Slot, length: int) -> None:
         self._follow_cuts()
@@ -206,30 +224,32 @@ class SessionPool:
         When there are none left, younger tasks give theirs back, to be read again later; False
         when this one is the youngest, and has given its own back.
         """
-        wanted = min(slot.sequence.cached + rows, self.backend.n_ctx)
-        if slot.need < wanted:
-            more = self._ahead(len(slot.sequence.tokens)) - slot.need
-            while not self._fits(more):
-                youngest = max((s for s in self.running if s.need), key=_age)
-                self._unload(youngest)
-                youngest.need = 0
-                if youngest is slot:
-                    return False
-            slot.need += more
-        while self._used() + rows > self.backend.n_ctx:
-            idle = [s for s in self.slots if s.task is None and s.sequence.cached]
-            if not idle:
-                break
-            self._unload(min(idle, key=lambda s: s.used))
-        return True
+        with self._room:
+            wanted = min(slot.sequence.cached + rows, self.backend.n_ctx)
+            if slot.need < wanted:
+                more = self._ahead(len(slot.sequence.tokens)) - slot.need
+                while not self._fits(more):
+                    youngest = max((s for s in self.running if s.need), key=_age)
+                    self._unload(youngest)
+                    youngest.need = 0
+                    if youngest is slot:
+                        return False
+                slot.need += more
+            while self._used() + rows > self.backend.n_ctx:
+                idle = [s for s in self.slots if s.task is None and s.sequence.cached]
+                if not idle:
+                    break
+                self._unload(min(idle, key=lambda s: s.used))
+            return True
 
     def readmit(self, slot: Slot) -> bool:
         """Set cells aside again for a task that gave them back; False while there are none."""
-        need = self._ahead(len(slot.sequence.tokens))
-        if not self._fits(need):
-            return False
-        slot.need = need
-        return True
+        with self._room:
+            need = self._ahead(len(slot.sequence.tokens))
+            if not self._fits(need):
+                return False
+            slot.need = need
+            return True
 
     def _ahead(self, length: int) -> int:
         return min(length + _AHEAD, self.backend.n_ctx)
