@@ -1,10 +1,13 @@
 """A tool loop of twenty turns through `agentspec serve`: time to first token, total, reuse.
 
-python scripts/server_loop.py [--model NAME] [--repeat 2] [--llama-server PATH] [--out FILE]
+python scripts/server_loop.py [--model NAME] [--repeat 2] [--llama-server PATH] [--draft NAME]
+                              [--out FILE]
 
 Every turn sends the whole history again, the server's own calls in it as another JSON writer would
 put them, and asks for one call of a named tool; the results are fixed. Servers run one after
 another, in turn. Where an answer differs from plain decoding's (ties), so does what follows it.
+llama-server runs plain and with its ngram-simple, and with a draft model where `--draft` names one.
+It hears no name of a tool, so a grammar holds it to the call.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from agentspec.bench.llama_server import command_of
 from agentspec.bench.served import PORT, served
 
 CART = '''"""A shopping cart."""
@@ -170,16 +174,53 @@ class Turn:
     cached: int
     tokens: int
     call: dict[str, Any]
+    timed: int = 0
+    """Tokens that `decode` is the time of: llama-server's begins behind the first one."""
 
 
-def ask(url: str, messages: Sequence[Any], tool: str, most: int) -> Turn:
-    """One streamed answer that calls the named tool. Raises RuntimeError for any failure."""
+def grammar_of(tool: str) -> str:
+    """A call of the tool as Qwen writes it, in llama.cpp's notation."""
+    fields = next(
+        each["function"]["parameters"]["required"]
+        for each in TOOLS
+        if each["function"]["name"] == tool
+    )
+    head = json.dumps(f'<tool_call>\n{{"name": "{tool}", "arguments": {{')
+    keys = [json.dumps(("" if at == 0 else ", ") + f'"{key}": ') for at, key in enumerate(fields)]
+    end = json.dumps("}}\n</tool_call>")
+    return "\n".join(
+        (
+            f"root ::= {head} {' text '.join(keys)} text {end}",
+            r'text ::= "\"" char* "\""',
+            r'char ::= [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt/] | "u" [0-9a-fA-F]{4})',
+        )
+    )
+
+
+def written(text: str) -> dict[str, Any]:
+    """The call in a text that the grammar held; without a name where it was cut off."""
+    inner = text.removeprefix("<tool_call>").removesuffix("</tool_call>")
+    try:
+        found = json.loads(inner)
+    except ValueError:
+        return {}
+    return {"name": found["name"], "arguments": json.dumps(found["arguments"])}
+
+
+def ask(url: str, messages: Sequence[Any], tool: str, most: int, *, named: bool) -> Turn:
+    """One streamed answer that calls the tool, which is `named` or held to it by a grammar.
+
+    Raises RuntimeError for any failure.
+    """
     where = urlsplit(url)
+    choice: dict[str, Any] = {"tool_choice": "none", "grammar": grammar_of(tool)}
+    if named:
+        choice = {"tool_choice": {"type": "function", "function": {"name": tool}}}
     body = {
         "model": "any",
         "messages": messages,
         "tools": TOOLS,
-        "tool_choice": {"type": "function", "function": {"name": tool}},
+        **choice,
         "max_tokens": most,
         "temperature": 0,
         "stream": True,
@@ -189,6 +230,7 @@ def ask(url: str, messages: Sequence[Any], tool: str, most: int) -> Turn:
     call: dict[str, Any] = {"id": "", "name": "", "arguments": ""}
     usage: dict[str, Any] = {}
     timings: dict[str, Any] = {}
+    text = ""
     first, started = 0.0, time.perf_counter()
     with contextlib.closing(connection):
         connection.request(
@@ -205,24 +247,31 @@ def ask(url: str, messages: Sequence[Any], tool: str, most: int) -> Turn:
                 raise RuntimeError(str(event["error"]))
             usage = event.get("usage") or usage
             timings = event.get("timings") or timings
-            for choice in event.get("choices", ()):
-                for part in choice["delta"].get("tool_calls") or ():
+            for each in event.get("choices", ()):
+                text += each["delta"].get("content") or ""
+                if text:
+                    first = first or time.perf_counter() - started
+                for part in each["delta"].get("tool_calls") or ():
                     first = first or time.perf_counter() - started
                     call["id"] = part.get("id") or call["id"]
                     function = part.get("function") or {}
                     call["name"] += function.get("name") or ""
                     call["arguments"] += function.get("arguments") or ""
     total = time.perf_counter() - started
+    if not named:
+        call |= written(text)
     details = usage.get("prompt_tokens_details") or {}
+    decode = timings.get("predicted_ms", 0.0) / 1000
     return Turn(
         first or total,
         total,
         timings.get("prompt_ms", 0.0) / 1000,
-        timings.get("predicted_ms", 0.0) / 1000,
+        decode,
         usage.get("prompt_tokens", 0),
         details.get("cached_tokens", 0),
         usage.get("completion_tokens", 0),
         call,
+        round(timings.get("predicted_per_second", 0.0) * decode),
     )
 
 
@@ -235,15 +284,15 @@ def rewritten(arguments: str) -> str:
     return json.dumps(dict(reversed(value.items())), indent=1) if value else arguments
 
 
-def loop(url: str, most: int) -> list[Turn]:
-    """All turns of one conversation."""
+def loop(url: str, most: int, turns_most: int, *, named: bool) -> list[Turn]:
+    """The turns of one conversation."""
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "You are a careful programmer who works with tools."},
         {"role": "user", "content": TASK},
     ]
     turns = []
-    for number, (tool, result) in enumerate(STEPS):
-        turn = ask(url, messages, tool, most)
+    for number, (tool, result) in enumerate(STEPS[:turns_most]):
+        turn = ask(url, messages, tool, most, named=named)
         turns.append(turn)
         # an answer that was cut off is no call: the loop goes on as if it had been an empty one
         arguments = rewritten(turn.call["arguments"] or "{}")
@@ -256,17 +305,28 @@ def loop(url: str, most: int) -> list[Turn]:
     return turns
 
 
-def commands(model: str, n_ctx: int, llama_server: Path | None) -> dict[str, list[str]]:
+_THEIRS = "llama-server"
+
+
+def commands(
+    model: str, n_ctx: int, llama_server: Path | None, draft: str | None
+) -> dict[str, list[str]]:
     """The servers to compare, by name; PORT stands for a port."""
     own = [sys.executable, "-m", "agentspec", "serve", model, "--port", PORT]
-    own += ["--n-ctx", str(n_ctx), "--draft", "none"]
-    found = {"plain": [*own, "--no-speculation"], "accelerated": own}
+    own += ["--n-ctx", str(n_ctx), "--draft"]
+    found = {"plain": [*own, "none", "--no-speculation"], "accelerated": [*own, "none"]}
+    if draft is not None:
+        found["accelerated, draft model"] = [*own, draft]
     if llama_server is not None:
+        from agentspec.backends.llama_params import LlamaSettings
         from agentspec.models import catalog
 
-        path = str(catalog.resolve(model).path)
-        found["llama-server"] = [str(llama_server), "-m", path, "-c", str(n_ctx), "--jinja"]
-        found["llama-server"] += ["--port", PORT, "-t", str(os.cpu_count() or 1)]
+        theirs = command_of(str(llama_server), catalog.resolve(model).path, LlamaSettings(), n_ctx)
+        found[_THEIRS] = theirs
+        found[f"{_THEIRS}, ngram-simple"] = [*theirs, "--spec-type", "ngram-simple"]
+        if draft is not None:
+            path = str(catalog.resolve(draft).path)
+            found[f"{_THEIRS}, draft model"] = [*theirs, "--spec-type", "draft-simple", "-md", path]
     return found
 
 
@@ -280,6 +340,7 @@ def summary(turns: Sequence[Turn]) -> dict[str, float]:
         "read": sum(turn.read for turn in turns),
         "decode": sum(turn.decode for turn in turns),
         "tokens": sum(turn.tokens for turn in turns),
+        "speed": sum(turn.timed or turn.tokens for turn in turns) / sum(t.decode for t in turns),
         "prompt_tokens": sum(turn.prompt for turn in turns),
         "cached_tokens": sum(turn.cached for turn in turns),
         "reused": sum(turn.cached for turn in later) / history if history else 0.0,
@@ -291,7 +352,7 @@ def show(runs: Mapping[str, list[list[Turn]]]) -> None:
     some = next(iter(runs.values()))
     print(f"{len(some[0])} turns, medians of {len(some)} runs, servers in turn\n")
     print(
-        "server        seconds  reading  writing  tokens  tok/s  ratio  first delta  "
+        "server                      seconds  reading  writing  tokens  tok/s  ratio  first delta  "
         "prompt tokens  of history reused"
     )
     totals = {
@@ -299,11 +360,10 @@ def show(runs: Mapping[str, list[list[Turn]]]) -> None:
         for name, many in runs.items()
     }
     for name, row in totals.items():
-        speed = row["tokens"] / row["decode"]
-        ratio = speed / (totals["plain"]["tokens"] / totals["plain"]["decode"])
+        ratio = row["speed"] / totals["plain"]["speed"]
         print(
-            f"{name:12s} {row['seconds']:8.1f} {row['read']:8.1f} {row['decode']:8.1f} "
-            f"{row['tokens']:7.0f} {speed:6.1f} {ratio:6.2f} {row['first_median']:11.2f}s "
+            f"{name:26s} {row['seconds']:8.1f} {row['read']:8.1f} {row['decode']:8.1f} "
+            f"{row['tokens']:7.0f} {row['speed']:6.1f} {ratio:6.2f} {row['first_median']:11.2f}s "
             f"{row['prompt_tokens']:14.0f} {row['reused']:18.1%}"
         )
     print()
@@ -320,7 +380,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--n-ctx", type=int, default=8192)
     parser.add_argument("--max-tokens", type=int, default=400)
     parser.add_argument("--repeat", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=len(STEPS), help="the first so many")
     parser.add_argument("--llama-server", type=Path)
+    parser.add_argument("--draft", help="a draft model, for each server in a run of its own too")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--again", type=Path, help="print the table of a report that --out wrote")
     chosen = parser.parse_args(argv)
@@ -330,9 +392,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     runs: dict[str, list[list[Turn]]] = {}
     for _ in range(chosen.repeat):
-        for name, command in commands(chosen.model, chosen.n_ctx, chosen.llama_server).items():
-            with served(command, quiet=False) as port:
-                turns = loop(f"http://127.0.0.1:{port}", chosen.max_tokens)
+        for name, command in commands(
+            chosen.model, chosen.n_ctx, chosen.llama_server, chosen.draft
+        ).items():
+            theirs = name.startswith(_THEIRS)
+            with served(command, quiet=theirs) as port:
+                url = f"http://127.0.0.1:{port}"
+                turns = loop(url, chosen.max_tokens, chosen.turns, named=not theirs)
             runs.setdefault(name, []).append(turns)
             print(name, json.dumps(summary(turns)), file=sys.stderr, flush=True)
     print(f"{date.today()}: {chosen.model}, {platform.machine()}, {os.cpu_count()} cores")
