@@ -158,61 +158,47 @@ class CostCurve:
         assert self._filter is not None, "a given curve has no state"
         return self._filter.state()
 
-    def agrees(
-        self,
-        backend: Backend,
-        *,
-        budget: float = 0.3,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> bool:
+    def agrees(self, probe: Probe) -> bool:
         """Whether passes over one, two and more rows still cost what they did, to 25 %.
 
-        As large a count as the budget allows is tried; where they do not agree, twice more with
-        more time, since a busy machine looks like another one.
+        As large a count as the probe's budget allows is tried; where they do not agree, twice more
+        with more time, since a busy machine looks like another one.
         """
         view = self.at(0)
-        probe = Probe(backend, budget=budget, clock=clock)
-        try:
-            probe.round([1])
-            one, left = probe.best()[1], probe.left
-            large = [k for k in (16, 8, 4) if probe.fits(k) and one * (view(2) + view(k)) <= left]
-            counts = [k for k in (2, *large[:1]) if probe.fits(k)]
-            probe.round(counts, extend=True)
-            for _ in range(2):
-                if self._near(probe.best()):
-                    return True
-                probe.prolong(3 * budget)
-                probe.round([1, *counts])
-            return self._near(probe.best())
-        finally:
-            probe.close()
+        probe.round([1])
+        one, left = probe.best()[1], probe.left
+        large = [k for k in (16, 8, 4) if probe.fits(k) and one * (view(2) + view(k)) <= left]
+        counts = [k for k in (2, *large[:1]) if probe.fits(k)]
+        probe.round(counts, extend=True)
+        for _ in range(2):
+            if self._near(probe.best()):
+                return True
+            probe.prolong(3 * probe.budget)
+            probe.round([1, *counts])
+        return self._near(probe.best())
 
-    def look_again(
-        self,
-        backend: Backend,
-        *,
-        budget: float = 0.5,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+    def look_again(self, probe: Probe, *, budget: float = 0.5) -> None:
         """Time passes anew, small ones and then large ones, as many as the budget may allow.
 
         A count that seems dear is never chosen, so passes of answers cannot set it right: what a
-        busy machine left there, or what was too dear to be measured, would stay for good.
+        busy machine left there, or what was too dear to be measured, would stay for good. What the
+        probe has timed already is not timed again, and is part of the budget.
         """
         if self._filter is None:
             return
-        probe = Probe(backend, budget=budget, clock=clock)
-        try:
+        probe.prolong(budget)
+        for _ in range(2 - len(probe.rounds)):
             probe.round([1])
-            probe.round([1])
-            one = probe.best()[1]
-            probe.prolong(max(budget, min(_PATIENCE * one, _MOST_PATIENCE)))
-            for rows in _AGAIN:
-                # a row of a large pass costs half of a pass, as far as machines are known
-                if probe.fits(rows) and one * rows / 2 <= probe.left:
-                    self._seen_again(rows, probe.time(rows), one)
-        finally:
-            probe.close()
+        timed = probe.best()
+        one = timed.pop(1)
+        patience = max(budget, min(_PATIENCE * one, _MOST_PATIENCE))
+        probe.prolong(patience - sum(timed.values()))
+        for rows in _AGAIN:
+            if rows in timed:
+                self._seen_again(rows, timed[rows], one)
+            # a row of a large pass costs half of a pass, as far as machines are known
+            elif probe.fits(rows) and one * rows / 2 <= probe.left:
+                self._seen_again(rows, probe.time(rows), one)
 
     def _seen_again(self, rows: int, seconds: float, one: float) -> None:
         known = self._know(rows)

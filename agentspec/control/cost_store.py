@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
 from agentspec.backends.base import Backend
 from agentspec.control.cost import MOST_AGAIN, CostCurve
 from agentspec.control.cost_draft import DraftCost
+from agentspec.control.cost_probe import Probe
 from agentspec.control.json_store import JsonStore
 from agentspec.files import cache_folder
 
@@ -40,13 +42,19 @@ def learned_cost(
     store = JsonStore(folder or _default_folder(), "cost curve")
     curve = _known(store, key, CostCurve.of)
     # one of one row is what a busy machine left: it would say that no draft can ever pay
-    fresh = curve is None or curve.of_one_row or not curve.agrees(target, budget=check, clock=clock)
+    fresh = curve is None or curve.of_one_row
+    if curve is not None and not fresh:
+        with closing(Probe(target, budget=check, clock=clock)) as probe:
+            fresh = not curve.agrees(probe)
+            if again and not fresh:
+                curve.look_again(probe, budget=again)
     if curve is None or fresh:
         curve = CostCurve.measure(target, budget=budget, clock=clock)
         store.put(key, curve.state(), sync=False)
-    # a measurement that came to large counts has just timed them, several times
-    if again and not (fresh and max(curve.points()) >= MOST_AGAIN):
-        curve.look_again(target, budget=again, clock=clock)
+        # a measurement that came to large counts has just timed them, several times
+        if again and max(curve.points()) < MOST_AGAIN:
+            with closing(Probe(target, budget=again, clock=clock)) as probe:
+                curve.look_again(probe, budget=again)
     both = {"target": key, "draft": draft_key}
     if draft is not None:
         # a target that has changed says nothing of what it had been compared with

@@ -97,6 +97,22 @@ def test_looking_again_takes_half_a_second_or_two_at_most(
     assert desk.spent - check <= most + 3 * row
 
 
+@pytest.mark.parametrize("row", [0.005, 0.06, 0.2])
+def test_one_sequence_serves_the_check_and_looking_again(desk: Desk, row: float) -> None:
+    desk.row, desk.again = row, 0.5
+    desk.load()
+    desk.load()
+    assert not desk.measured()
+    counts = [count for count, _ in desk.backend.timed]
+    # one that reads the weights, two of one row, and no other count twice
+    assert counts.count(1) == 3
+    assert len(set(counts)) == len(counts) - 2
+    assert {2, 16} <= set(counts) if row < 0.1 else 2 in counts
+    assert len({context for _, context in desk.backend.timed[1:]}) == 1
+    # what was timed for the check is part of what looking again may take
+    assert desk.spent <= 2 * row + max(0.5, min(24 * row, 2.0)) + 3 * row
+
+
 @pytest.mark.parametrize(("row", "more"), [(0.005, 0.0), (0.2, 2.0)])
 def test_a_measurement_that_came_to_large_counts_is_not_looked_at_again(
     desk: Desk, row: float, more: float
