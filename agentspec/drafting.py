@@ -163,14 +163,11 @@ class Drafting:
                 more=more,
             )
 
-        def guests() -> list[Proposer]:
-            return [
-                Outside(make(tokenizer), leaves=leaves, row_seconds=cost.row_seconds)
-                for make in outside
-            ]
+        def guest(make: MakeProposer) -> Proposer:
+            return Outside(make(tokenizer), leaves=leaves, row_seconds=cost.row_seconds)
 
-        self._look, self._guests = look, guests
-        self._outside = guests()
+        self._look, self._guest = look, guest
+        self._outside = [(guest(make), make) for make in outside]
         self._ends = tokenizer.eos_ids
         self._lookup = look()
         self.asking = Asking()
@@ -182,31 +179,38 @@ class Drafting:
 
     def seat(self, draft: Priced | None = None, inner: Sequence[Priced] = ()) -> Drafting:
         """The same for another live sequence: proposers of its own, all that is learned shared."""
+        other = self._another(draft, inner)
+        other._outside = [(self._guest(make), make) for _, make in self._outside]
+        return other
+
+    def _another(self, draft: Priced | None, inner: Sequence[Priced]) -> Drafting:
+        """The same with a lookup that is new."""
         other = copy(self)
         other._lookup, other._draft = self._look(), draft
-        other._outside = self._guests()
         other._paid = self._priced(draft, inner)
         return other
 
     def only(self, some: Sequence[Proposer]) -> Drafting:
         """Another that has only these of its proposers, and has learned nothing yet.
 
-        The caller's own are not among them.
-        Those that cost passes are shared: whichever is used next takes them `back` first.
+        Those that cost passes and the caller's own are shared: whichever is used next takes them
+        `back` first.
         """
 
         def among(one: Proposer | None) -> bool:
             return any(one is other for other in some)
 
-        return self._again(
+        other = self._again(
             draft=self._draft if among(self._draft) else None,
             inner=[one for one in self._inner if among(one[0])],
             without=self._without if among(self._lookup) else self._without | {"lookup"},
         )
+        other._outside = [one for one in self._outside if among(one[0])]
+        return other
 
     def back(self) -> Drafting:
         """What it learned and its proposers, used by another since, with a lookup that is new."""
-        return self.seat(self._draft, [proposer for proposer, _ in self._inner])
+        return self._another(self._draft, [proposer for proposer, _ in self._inner])
 
     def _priced(self, draft: Priced | None, inner: Sequence[Priced]) -> list[tuple[Priced, Source]]:
         """The proposers that cost passes, in the order they are asked, with their accounts."""
@@ -224,7 +228,7 @@ class Drafting:
         chosen: list[Proposer] = []
         if lookup and self._lookup is not None:
             chosen.append(self._lookup)
-        chosen += self._outside
+        chosen += [one for one, _ in self._outside]
         chosen += [one for one, _ in self._paid if draft_model or one is not self._draft]
         return chosen
 

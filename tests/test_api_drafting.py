@@ -18,7 +18,7 @@ from agentspec.control.cost_draft import DraftCost
 from agentspec.drafting import Drafting
 from agentspec.errors import CancelledError, InvalidRequestError
 from agentspec.request import parse_request
-from agentspec.testing.scripted import ScriptedBackend
+from agentspec.testing.scripted import ScriptedBackend, ScriptedProposer
 from tests.vocabularies import Vocabulary
 
 FLAT = CostCurve.from_points({1: 1.0, 64: 1.3})
@@ -169,6 +169,41 @@ def test_some_of_the_proposers_alone(chat: Any) -> None:
     with engine.drafting_as(lambda seat: seat.back()):
         assert engine.complete(HI, context=[CODE]).text == CODE
     assert kept["draft_model"].asking.seen == seen
+
+
+def test_the_callers_own_proposer_alone(chat: Any) -> None:
+    """It keeps what it learned: it is asked as it is, and made for no other."""
+    made: list[ScriptedProposer] = []
+
+    def make(tokenizer: Any) -> ScriptedProposer:
+        def guess(tokens: Sequence[int], room: int) -> Sequence[int]:
+            said = bytes(token for token in tokens if token < 256).rpartition(b"assistant\n")[2]
+            ids: list[int] = tokenizer.encode(CODE)
+            return ids[len(said) :]
+
+        made.append(ScriptedProposer(guess, name="own"))
+        return made[-1]
+
+    engine = chat.engine(chat.writing(CODE), cost=FLAT, proposers=[make], max_sessions=2)
+    assert len(made) == 2  # one for each live sequence
+    kept: dict[int, Drafting] = {}
+
+    def alone(seat: Any) -> Drafting:
+        (own,) = [one for one in seat.proposers() if one.name == "own"]
+        return kept.setdefault(id(seat), seat.only([own])).back()
+
+    for _ in range(2):
+        with engine.drafting_as(alone):
+            answer = engine.complete(HI, context=[CODE])
+        assert answer.text == CODE
+        assert set(answer.speculation.sources) == {"own"}
+        with engine.drafting_as(lambda seat: seat.back()):
+            engine.complete(HI, context=[CODE])
+    assert len(made) == 2
+    # without it none of it is asked
+    with engine.drafting_as(lambda seat: seat.only([])):
+        answer = engine.complete(HI, context=[CODE])
+    assert (answer.text, answer.speculation.drafted) == (CODE, 0)
 
 
 def test_a_draft_model_of_another_vocabulary_drafts_by_its_text(chat: Any) -> None:
