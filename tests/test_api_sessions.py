@@ -283,18 +283,18 @@ def test_passes_alternate_and_a_long_prompt_is_read_in_small_pieces_meanwhile(ch
     engine = chat.engine(
         chat.writing("x" * 400), kind=Log, max_sessions=2, chunk=128, speculation=False
     )
-    ended = threading.Event()
+    over = threading.Event()
     order = engine.target.order
 
     def other_is_in_the_line() -> None:
         if len(order) > 5:
-            wait_for(lambda: len(engine._scheduler._turn._line) > 1 or ended.is_set())
+            wait_for(lambda: len(engine._scheduler._turn._line) > 1 or over.is_set())
 
     engine.target.before = other_is_in_the_line
     first = start(lambda: engine.complete(ask(1), max_tokens=300))
     wait_for(lambda: len(order) > 5)
     engine.complete(ask(2, 1000), max_tokens=20)
-    ended.set()
+    over.set()
     join(first)
     begun = next(i for i, (seq, _) in enumerate(order) if seq == 1)
     ended = max(i for i, (seq, _) in enumerate(order) if seq == 1)

@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import litellm
 from agentspec import loading
 from agentspec.adapters.litellm import AgentSpecLLM, register
 from agentspec.errors import MissingExtraError
+from tests.threads import wait_for
 
 pytestmark = [
     # LiteLLM imports most of itself when it first answers; pydantic has a word about one class
@@ -256,10 +256,7 @@ def test_closing_a_stream_stops_the_engine(says: Any, stopped: Any) -> None:
         pieces.close()
     else:  # in older releases it ends when the last that logs a piece lets go of it
         del pieces
-        for _ in range(500):
-            if stopped(engine):
-                break
-            time.sleep(0.01)
+        wait_for(lambda: stopped(engine))
     assert stopped(engine)
     passes = len(engine.target.passes)
     assert ask(engine, max_tokens=2).choices[0].message.content == "a "
@@ -268,11 +265,7 @@ def test_closing_a_stream_stops_the_engine(says: Any, stopped: Any) -> None:
 
 def test_the_async_functions_answer_and_are_cancelled(says: Any, calls: Any, stopped: Any) -> None:
     async def settled(engine: Any) -> None:
-        for _ in range(200):
-            if stopped(engine):
-                break
-            await asyncio.sleep(0.01)
-        assert stopped(engine)
+        await asyncio.to_thread(wait_for, lambda: stopped(engine))
         passes = len(engine.target.passes)
         await asyncio.sleep(0.05)
         assert len(engine.target.passes) == passes

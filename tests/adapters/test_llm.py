@@ -24,6 +24,7 @@ from agentspec import adapters, loading
 from agentspec.adapters import llm as plugin
 from agentspec.errors import ContextOverflowError, EngineClosedError, MissingExtraError
 from agentspec.models import catalog
+from tests.threads import wait_for
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = {
@@ -263,7 +264,7 @@ def test_the_async_model_answers_calls_and_is_cancelled(
 
     async def leave() -> None:
         plugin._source.cache_clear()
-        engine = says("a long answer " * 400)
+        engine = says("a long answer " * 4000)
         opens(engine)
         begun = asyncio.Event()
 
@@ -277,11 +278,7 @@ def test_the_async_model_answers_calls_and_is_cancelled(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        for _ in range(200):
-            if stopped(engine):
-                break
-            await asyncio.sleep(0.01)
-        assert stopped(engine)
+        await asyncio.to_thread(wait_for, lambda: stopped(engine))
         passes = len(engine.target.passes)
         await asyncio.sleep(0.05)
         assert len(engine.target.passes) == passes

@@ -45,16 +45,23 @@ def test_an_engine_is_opened_once_whoever_asks(loaded: list[Any]) -> None:
     assert loaded == [("a", {"n_ctx": 4096})]
 
 
-def test_the_loop_goes_on_while_a_model_is_read(loaded: list[Any]) -> None:
-    async def main() -> int:
-        task = asyncio.create_task(Source("a").aengine())
-        ticks = 0
-        while not task.done():
-            await asyncio.sleep(0.001)
-            ticks += 1
-        return ticks
+def test_the_loop_goes_on_while_a_model_is_read(says: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticked = threading.Event()
 
-    assert asyncio.run(main()) > 3
+    def load(*_: Any, **__: Any) -> Any:
+        assert ticked.wait(60)
+        return says("x")
+
+    monkeypatch.setattr("agentspec.api.Engine.load", load)
+
+    async def main() -> None:
+        task = asyncio.create_task(Source("a").aengine())
+        for _ in range(5):
+            await asyncio.sleep(0.001)
+        ticked.set()
+        await task
+
+    asyncio.run(main())
 
 
 def test_copies_are_the_same_source(loaded: list[Any]) -> None:
@@ -129,18 +136,18 @@ def test_another_model_is_named_while_one_is_read(monkeypatch: pytest.MonkeyPatc
 
     def load(*_: Any, **__: Any) -> Any:
         reading.set()
-        assert read.wait(30)
+        assert read.wait(120)
 
     monkeypatch.setattr("agentspec.api.Engine.load", load)
     source = Source("a")
     reader = threading.Thread(target=source.engine)
     reader.start()
     try:
-        assert reading.wait(30)
+        assert reading.wait(120)
         # an event loop asks for this
         asker = threading.Thread(target=source.of, args=("b",), daemon=True)
         asker.start()
-        asker.join(10)
+        asker.join(60)
         assert not asker.is_alive()
     finally:
         read.set()

@@ -110,7 +110,7 @@ def test_a_signal_as_it_starts_leaves_nothing_behind(
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
 
-    monkeypatch.setattr(process.subprocess, "Popen", Signalled)
+    monkeypatch.setattr("agentspec.assistant.process.subprocess.Popen", Signalled)
     before = signal.signal(signal.SIGTERM, end)
     try:
         with pytest.raises(SystemExit):

@@ -136,7 +136,8 @@ def test_health_answers_and_real_events_come_while_a_long_prompt_is_read(
 
     def held(rows: Sequence[Rows]) -> Output:
         wait_for(lambda: len(engine.target.passes) < allowed or meanwhile > 6)
-        return forward(rows)
+        output: Output = forward(rows)
+        return output
 
     engine.target.forward = held
     long = [{"role": "user", "content": "x" * 4000}]
