@@ -185,11 +185,12 @@ def _from_timings(stats: SpeculationStats, timings: _Timings | None) -> bool:
         return False
     stats.cached_tokens = timings.cache_n or stats.cached_tokens
     stats.prompt_tokens = stats.prompt_tokens or timings.cache_n + timings.prompt_n
-    # this count, like that of accepted tokens, holds what lies behind the end of the answer
     stats.generated_tokens = timings.predicted_n or stats.generated_tokens
     stats.prefill_seconds = timings.prompt_ms / 1000
     stats.tokens_per_second = timings.predicted_per_second
-    counted(stats, Count(timings.draft_n, timings.draft_n_accepted))
+    # without drafts it says nothing of them: every pass wrote one token
+    passes = None if timings.draft_n else timings.predicted_n
+    counted(stats, Count(timings.draft_n, timings.draft_n_accepted, passes=passes))
     return True
 
 

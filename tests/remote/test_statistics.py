@@ -113,24 +113,61 @@ def test_of_vllm_with_metrics_of_the_request(fake: Fake, remote: Remote) -> None
     assert "measured" not in " ".join(found.notes)
 
 
-def test_of_llama_server(fake: Fake, remote: Remote) -> None:
-    timings = {
-        "cache_n": 20,
-        "prompt_n": 10,
-        "prompt_ms": 500.0,
-        "predicted_n": 10,
-        "predicted_ms": 400.0,
-        "predicted_per_second": 25.0,
-        "draft_n": 8,
-        "draft_n_accepted": 5,
+def llama(**timings: Any) -> dict[str, Any]:
+    """The last event of an answer of llama-server, as it was seen."""
+    usage = {
+        "completion_tokens": 46,
+        "prompt_tokens": 80,
+        "total_tokens": 126,
+        "prompt_tokens_details": {"cached_tokens": 24},
     }
+    times = {
+        "cache_n": 24,
+        "prompt_n": 56,
+        "prompt_ms": 28840.5,
+        "prompt_per_token_ms": 515.0089,
+        "prompt_per_second": 1.9417,
+        "predicted_n": 46,
+        "predicted_ms": 1800.0,
+        "predicted_per_token_ms": 40.0,
+        "predicted_per_second": 25.0,
+    }
+    return {
+        "choices": [],
+        "created": 1796048134,
+        "id": "chatcmpl-7boyYq140rNkFITtOVIyh7L4h9cKiFqJ",
+        "model": "/models/m.gguf",
+        "system_fingerprint": "b0-unknown",
+        "object": "chat.completion.chunk",
+        "usage": usage,
+        "timings": {**times, **timings},
+    }
+
+
+def test_of_llama_server(fake: Fake, remote: Remote) -> None:
     fake.models = {"data": [{"id": "m", "owned_by": "llamacpp"}]}
-    found = asked(fake, remote, timings=timings)
-    assert (found.drafted, found.accepted, found.passes) == (8, 5, 5)
-    assert (found.cached_tokens, found.prefill_seconds) == (20, 0.5)
-    assert (found.tokens_per_second, found.acceptance_rate) == (25.0, 0.625)
+    fake.say(
+        delta(role="assistant", content=None),
+        delta(content="hi"),
+        STOP,
+        llama(draft_n=67, draft_n_accepted=30),
+    )
+    found = remote().complete(HI).speculation
+    assert found is not None
+    assert (found.drafted, found.accepted, found.passes) == (67, 30, 16)
+    assert (found.cached_tokens, found.prefill_seconds) == (24, 28.8405)
+    assert (found.tokens_per_second, found.acceptance_length) == (25.0, 46 / 16)
     assert not found.notes
     assert "/metrics" not in fake.paths
+
+
+def test_of_llama_server_without_drafts(fake: Fake, remote: Remote) -> None:
+    fake.models = {"data": [{"id": "m", "owned_by": "llamacpp"}]}
+    fake.say(delta(content="hi"), STOP, llama())
+    found = remote().complete(HI).speculation
+    assert found is not None
+    assert (found.drafted, found.passes, found.acceptance_length) == (0, 46, 1.0)
+    assert not found.notes
 
 
 def test_of_openai(fake: Fake, remote: Remote) -> None:
