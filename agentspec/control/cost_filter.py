@@ -34,6 +34,7 @@ _FORGET, _FORGET_EVERY = 3e-5, 32
 # a count whose passes keep missing to one side is wrong, and not the machine
 _BIAS_GAIN, _BIAS = 0.15, 1.45
 _DOUBT = 0.15
+_MOST_SD = 1.9
 _NOISE, _NOISE_LEAST, _NOISE_MOST = 0.1**2, 0.02**2, 0.25**2
 
 Array = npt.NDArray[np.float64]
@@ -103,7 +104,10 @@ class RatioFilter:
 
     def doubt(self, rows: int, sd: float) -> None:
         """Believe what comes next of a known count more than what was known of it."""
-        self._cov[self._place[rows], self._place[rows]] += sd * sd
+        at = self._place[rows]
+        known = self._cov[at, at]
+        # no further than a kept state may be off: one that goes beyond is refused
+        self._cov[at, at] = max(known, min(known + sd * sd, _MOST_SD**2))
 
     def observe(self, rows: int, seconds: float, bucket: int) -> None:
         """A pass over a known count took this long; bucket -1 leaves the context out."""

@@ -291,6 +291,22 @@ def test_a_step_that_was_not_measured_is_learned_from_real_passes() -> None:
     assert curve(9) == pytest.approx(1.9, rel=0.06)
 
 
+@pytest.mark.parametrize("off", [[1.2] * 5, [5.0]])
+def test_what_is_doubted_however_much_can_be_kept(off: list[float]) -> None:
+    curve = CostCurve({1: 0.01, 2: 0.014, 8: 2.0, 16: 2.5})
+    assert curve._filter is not None
+    before = curve._filter.curve(-1)[1][1]
+    for sd in off:
+        curve._filter.doubt(8, sd)
+    assert curve._filter.curve(-1)[1][1] >= before + 0.25
+    kept = CostCurve.of(curve.state())
+    # what is seen next is believed
+    for _ in range(6):
+        kept.observe(1, 0.01, 0)
+        kept.observe(8, 0.05, 0)
+    assert kept(8) < 20
+
+
 def test_old_passes_are_forgotten() -> None:
     before, after = on(GPU, 0.01), on({1: 1.0, 8: 2.0, 9: 2.1, 64: 5.0}, 0.01)
     curve = CostCurve({k: before(k, 0) for k in (1, 2, 4, 8, 9, 16)})
