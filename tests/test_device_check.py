@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import tarfile
-import time
 from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from scripts import device_check, device_gguf, device_llama
 from scripts.device_check import Run, main, table
+from tests.threads import wait_for
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,11 +24,11 @@ def test_a_run_on_a_cpu(tmp_path: Path) -> None:
     """Both libraries where they are installed, with tiny models; nothing is built."""
     out = tmp_path / "device.json"
     command = [sys.executable, str(ROOT / "scripts" / "device_check.py"), "--smoke"]
-    command += ["--seconds", "100", "--out", str(out), "--work", str(tmp_path / "work")]
+    command += ["--seconds", "500", "--out", str(out), "--work", str(tmp_path / "work")]
     command += ["--carried", str(tmp_path / "nothing")]
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "tiny.json").write_text('{"stale": true}')
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550, cwd=tmp_path)
     report = json.loads(out.read_text())
     assert report["smoke"] is True
     assert set(report["parts"]) == {"llama", "tiny"}
@@ -114,15 +114,21 @@ def test_random_weights_are_spread_like_trained_ones(tmp_path: Path) -> None:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A run whose parts are the given Python programs."""
 
-    def make(programs: dict[str, str], *, seconds: float = 30.0, smoke: bool = False) -> Any:
+    def make(
+        programs: dict[str, str], *, seconds: float = 30.0, smoke: bool = False, begun: str = ""
+    ) -> Any:
         told = Namespace(seconds=seconds, smoke=smoke, carried=tmp_path, model=None)
         made = Run(told, tmp_path)
 
         def process(name: str, until: float) -> subprocess.Popen[bytes]:
             program = programs.get(name, "")
-            return subprocess.Popen(
+            found = subprocess.Popen(
                 [sys.executable, "-c", program], cwd=tmp_path, start_new_session=True
             )
+            if begun and program:
+                # its time begins when it has done what it does before it hangs
+                wait_for((tmp_path / begun).exists)
+            return found
 
         monkeypatch.setattr(made, "_process", process)
         return made
@@ -136,10 +142,12 @@ def test_a_part_that_hangs_is_ended_and_keeps_what_it_found(
     monkeypatch.setattr(device_check, "_SECONDS", {"8b": 1.0, "llama": 1.0})
     monkeypatch.setattr(device_check, "_START", 1.0)
     monkeypatch.setattr(device_check, "_LEAST", 1.0)
-    hangs = "import json, time; json.dump({'model': 'm'}, open('8b.json', 'w')); time.sleep(60)"
-    begun = time.monotonic()
-    report = run({"8b": hangs}).run(["8b", "real"])
-    assert time.monotonic() - begun < 15
+    hangs = (
+        "import json, time\n"
+        "with open('8b.json', 'w') as out: json.dump({'model': 'm'}, out)\n"
+        "open('begun', 'w').close(); time.sleep(600)"
+    )
+    report = run({"8b": hangs}, seconds=300.0, begun="begun").run(["8b", "real"])
     assert report["parts"]["8b"]["model"] == "m"
     assert "it was ended after" in report["parts"]["8b"]["failed"]
     assert "no small real model" in report["parts"]["real"]["failed"]
@@ -150,10 +158,10 @@ def test_a_build_that_fails_says_so_and_the_rest_goes_on(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_check, "_LEAST", 0.0)
-    monkeypatch.setattr(device_check, "_SECONDS", {"1b": 5.0, "llama": 1.0})
+    monkeypatch.setattr(device_check, "_SECONDS", {"1b": 120.0, "llama": 1.0})
     told = "import json; json.dump({'failed': 'there is no nvcc here'}, open('build.json', 'w'))"
     fine = "import json; json.dump({'model': 'm'}, open('1b.json', 'w'))"
-    report = run({"build": told, "1b": fine}).run(["llama", "1b"])
+    report = run({"build": told, "1b": fine}, seconds=300.0).run(["llama", "1b"])
     assert report["parts"]["llama"]["failed"] == "there is no nvcc here"
     assert report["parts"]["1b"]["model"] == "m"
     assert "failed" not in report["parts"]["1b"]
@@ -165,19 +173,23 @@ def test_a_build_that_takes_too_long_is_ended_with_its_compilers(
     monkeypatch.setattr(device_check, "_LEAST", 0.5)
     slow = (
         "import pathlib, subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         "pathlib.Path('pid').write_text(str(child.pid))\n"
+        "pathlib.Path('begun').touch()\n"
         "child.wait()"
     )
-    report = run({"build": slow}, seconds=device_check._END + 3.0).run(["llama"])
+    report = run({"build": slow}, seconds=device_check._END + 3.0, begun="begun").run(["llama"])
     assert "not built in the time" in report["parts"]["llama"]["failed"]
     pid = int((tmp_path / "pid").read_text())
-    for _ in range(50):
-        state = Path(f"/proc/{pid}/stat")
-        if not state.exists() or state.read_text().split()[2] == "Z":
-            return
-        time.sleep(0.1)
-    pytest.fail("a compiler outlived the run")
+    state = Path(f"/proc/{pid}/stat")
+
+    def ended() -> bool:
+        try:
+            return state.read_text().split()[2] == "Z"
+        except OSError:
+            return True
+
+    wait_for(ended)
 
 
 def test_without_a_compiler_for_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

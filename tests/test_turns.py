@@ -39,7 +39,7 @@ def test_first_come_first_served() -> None:
         wait_for(partial(lambda n: len(turn._line) == n + 2, n))
     turn.release(first)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert order == list(range(12))
     assert turn.holder() is None
 
@@ -84,7 +84,7 @@ def test_a_new_thread_with_the_number_of_a_dead_one_is_not_mistaken_for_it() -> 
     turn = Turnstile()
     holder: list[Ticket] = []
     dead = start(lambda: holder.append(taken(turn)))
-    dead.join(10)
+    dead.join(60)
     problems: list[Exception] = []
 
     def work() -> None:
@@ -97,14 +97,14 @@ def test_a_new_thread_with_the_number_of_a_dead_one_is_not_mistaken_for_it() -> 
     follower = start(work)
     wait_for(lambda: len(turn._line) == 2 or problems)
     turn.release(holder[0])
-    follower.join(10)
+    follower.join(60)
     assert not problems
 
 
 def test_another_thread_may_release() -> None:
     turn = Turnstile()
     ticket = taken(turn)
-    start(lambda: turn.release(ticket)).join(10)
+    start(lambda: turn.release(ticket)).join(60)
     assert turn.holder() is None
 
 
@@ -115,7 +115,7 @@ def test_an_interrupted_wait_leaves_the_line() -> None:
 
     class Called:
         def get(self, timeout: float | None = None) -> None:
-            gave_up.wait(10)
+            gave_up.wait(60)
             raise KeyboardInterrupt
 
         def put(self, _: None) -> None: ...
@@ -138,8 +138,8 @@ def test_an_interrupted_wait_leaves_the_line() -> None:
     # called, then interrupted: the turn must go on to the next
     turn.release(first)
     gave_up.set()
-    thread.join(10)
-    follower.join(10)
+    thread.join(60)
+    follower.join(60)
     assert turn.holder() is last
 
 
@@ -160,7 +160,7 @@ def test_a_release_by_the_garbage_collector_in_the_middle_of_a_wait() -> None:
     try:
         for threshold in range(1, 30):  # the collector runs at another allocation each time
             holder: list[Ticket] = []
-            start(partial(lambda held: held.append(taken(turn)), holder)).join(10)
+            start(partial(lambda held: held.append(taken(turn)), holder)).join(60)
             ticket = Ticket()
             Abandoned(holder.pop())
 
@@ -171,7 +171,7 @@ def test_a_release_by_the_garbage_collector_in_the_middle_of_a_wait() -> None:
                 gc.disable()
 
             worker = start(work)
-            worker.join(10)
+            worker.join(60)
             assert not worker.is_alive(), "the collector's release and the wait block each other"
             turn.release(ticket)
     finally:
@@ -182,7 +182,7 @@ def test_a_release_by_the_garbage_collector_in_the_middle_of_a_wait() -> None:
 def test_who_waits_with_a_nudge_calls_it_until_it_is_served() -> None:
     turn = Turnstile()
     first, second = Ticket(), Ticket()
-    start(lambda: turn.acquire(first)).join(10)
+    start(lambda: turn.acquire(first)).join(60)
     turn.acquire(second, nudge=lambda: turn.release(first))
     assert turn.holder() is second
 
@@ -249,7 +249,7 @@ def test_the_older_stand_in_front_whenever_they_come() -> None:
         wait_for(partial(lambda n: places.door.waiting == n, waiting))
     places.leave(first)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert places.order == [0, 1, 3, 5, 9]
     assert (places.door.waiting, places.door.inside, places.free) == (0, [], 1)
 
@@ -310,7 +310,7 @@ def test_a_check_that_raises_ends_the_wait_of_everybody() -> None:
     closed = True
     places.door.call_all()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert problems == ["closed"] * 4
     assert places.door.waiting == 0
 

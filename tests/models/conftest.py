@@ -35,6 +35,7 @@ class Hub:
     cuts: list[int] = field(default_factory=list)
     ranges: bool = True
     pause: float = 0.0
+    go_on: threading.Event | None = None
     status: int = 200
     silent: bool = False
     requests: list[tuple[str, str]] = field(default_factory=list)
@@ -68,7 +69,7 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def _refused(self) -> bool:
             if hub.silent:
-                time.sleep(1.0)
+                time.sleep(20.0)
                 self.close_connection = True
                 return True
             known = self.path in (
@@ -108,6 +109,8 @@ def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
             for at in range(0, len(body), 4096):
                 self.wfile.write(body[at : at + 4096])
+                if hub.go_on is not None:
+                    hub.go_on.wait(240)
                 if hub.pause:
                     time.sleep(hub.pause)
 

