@@ -13,6 +13,7 @@ _CLIENTS = ("aider", "claude", "codex", "continue", "opencode", "qwen-code", "ze
 _SECONDS = 5.0
 _MOST_BYTES = 1 << 20
 _SMALL = 16_384
+_OTHERWISE = "start one with `agentspec serve`, or give --url, or --model and --n-ctx"
 
 
 @click.command("print-config")
@@ -65,6 +66,7 @@ def print_config(
 
 def _ask(address: str, key: str | None) -> dict[str, Any]:
     """The model of a running server. Raises ConfigError."""
+    from urllib.error import HTTPError
     from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
     class Here(HTTPRedirectHandler):
@@ -78,8 +80,17 @@ def _ask(address: str, key: str | None) -> dict[str, Any]:
         with opener.open(Request(f"{address}/v1/models", headers=headers), timeout=_SECONDS) as got:
             found = json.loads(got.read(_MOST_BYTES))["data"][0]
             return {"id": str(found["id"]), "n_ctx": int(found["meta"]["n_ctx"])}
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ConfigError(
-            f"no agentspec server answers at {address} ({error}); start it with `agentspec serve`, "
-            "or give --url, or --model and --n-ctx"
-        ) from None
+    except HTTPError as error:
+        error.close()
+        if error.code == 401:
+            said = "wants an API key" if key is None else "refuses the key in the settings"
+            raise ConfigError(
+                f"the server at {address} {said}; set AGENTSPEC_API_KEY to one of its keys"
+            ) from None
+        raise ConfigError(f"{address} answers {error.code}; {_OTHERWISE}") from None
+    except OSError as error:
+        why = getattr(error, "reason", error)
+        why = getattr(why, "strerror", None) or why
+        raise ConfigError(f"no server answers at {address} ({why}); {_OTHERWISE}") from None
+    except (ValueError, LookupError, TypeError):
+        raise ConfigError(f"no agentspec server answers at {address}; {_OTHERWISE}") from None

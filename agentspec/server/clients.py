@@ -65,7 +65,7 @@ def opencode(served: Served) -> str:
 
 
 def codex(served: Served) -> str:
-    """~/.codex/config.toml."""
+    """~/.codex/config.toml: the first four lines above its first [table], the rest at its end."""
     key = f'env_key = "{KEY_VARIABLE}"\n' if served.needs_key else ""
     return (
         f'model = "{served.model}"\n'
@@ -133,7 +133,7 @@ def continue_(served: Served) -> str:
 
 
 def zed(served: Served) -> str:
-    """settings.json of Zed, which takes the key from the variable AGENTSPEC_API_KEY."""
+    """~/.config/zed/settings.json; Zed wants AGENTSPEC_API_KEY set, to any text without a key."""
     return _json(
         {
             "language_models": {

@@ -37,6 +37,13 @@ from agentspec.wire import SpeculationStats
 
 OutputFormat = Literal["text", "json", "stream-json"]
 
+_WHY = {
+    "length": "the answer was cut at its most tokens; --max-tokens allows more, --continue goes on",
+    "max_answers": "stopped after the most answers; --max-turns allows more, --continue goes on",
+    "repeating": "stopped: the model made the same call again and again",
+}
+"""Why the model was not done, in words: the exit code alone says only that."""
+
 
 @dataclass(slots=True)
 class _Turn:
@@ -135,6 +142,8 @@ def run_once(
         write(said)
         for refused in turn.refused:
             remark(f"{refused['tool']}: {refused['why'].removeprefix('error: ')}")
+        if turn.ended.why in _WHY:
+            remark(_WHY[turn.ended.why])
     else:
         write(json.dumps(_result(session, turn, turn.ended, said, speed), ensure_ascii=False))
     return turn.ended

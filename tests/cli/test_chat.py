@@ -206,6 +206,10 @@ def test_a_turn_that_takes_too_many_answers(scripted: Serve, project: Path) -> N
     )  # fmt: skip
     assert result.exit_code == 4
     assert json.loads(result.stdout)["why"] == "max_answers"
+    assert "--max-turns" not in result.stderr
+    told = chat(scripted(read, read, read), project, "-p", "look", "--max-turns", "2")
+    assert told.exit_code == 4
+    assert "note: stopped after the most answers; --max-turns allows more" in told.stderr
 
 
 def test_sessions_go_on(scripted: Serve, project: Path) -> None:

@@ -180,6 +180,12 @@ def test_it_serves_and_a_signal_ends_it(start: Any) -> None:
     refused.value.close()
     assert refused.value.code == 401
     assert server.ask("/v1/models", Authorization=f"Bearer {KEY}")["data"][0]["id"] == "local"
+    for key, said in (("", "wants an API key"), ("sk-another-long-key", "refuses the key")):
+        env = {"AGENTSPEC_API_KEY": key or None}
+        locked = run("print-config", "codex", "--url", server.url, env=env)
+        assert locked.exit_code == 2
+        assert said in locked.output
+        assert "set AGENTSPEC_API_KEY" in locked.output
     shown = run("print-config", "codex", "--url", server.url, env={"AGENTSPEC_API_KEY": KEY})
     assert shown.exit_code == 0
     assert 'model = "local"' in shown.output
@@ -309,5 +315,6 @@ def test_print_config_asks_nobody_when_it_is_told(monkeypatch: pytest.MonkeyPatc
     nobody = run("print-config", "zed", "--url", f"http://127.0.0.1:{port}/v1/")
     assert nobody.exit_code == 2
     assert "agentspec serve" in nobody.output
+    assert "(Connection refused)" in nobody.output
     assert run("print-config", "emacs").exit_code == 2
     assert run("print-config", "zed", "--url", "ftp://x").exit_code == 2
