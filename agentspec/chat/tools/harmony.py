@@ -65,28 +65,32 @@ class HarmonyMachine(JsonMachine):
     def _begin(self) -> Reading[None]:
         """The rest of the header that the template began, unless a constraint forces text."""
         self.certain = False
-        mark = yield from self.then(CHANNEL, _TO, START, MESSAGE)
-        if mark:
-            yield from self._header(mark)
+        yield from self._messages((yield from self.then(CHANNEL, _TO, START, MESSAGE)))
 
     def _mark(self) -> Reading[None]:
         self.certain = False
         mark = yield from self.one_of(START, CHANNEL, *ENDS, held="<")
         if mark in ENDS:
-            yield from self._end()
-        elif mark:
-            yield from self._header(mark)
+            mark = yield from self._next()
+        yield from self._messages(mark)
 
-    def _end(self) -> Reading[None]:
-        """Behind the end of a message: the header of the next one."""
+    def _messages(self, mark: str) -> Reading[None]:
+        """From the mark of a header on, as long as one call follows another."""
+        while mark:
+            ended = yield from self._header(mark)
+            mark = (yield from self._next()) if ended else ""
+
+    def _next(self) -> Reading[str]:
+        """Behind the end of a message: the mark of the next header, "" where none follows."""
         self.drop()
         self._thinking = False
-        mark = yield from self.behind(START, CHANNEL)
-        if mark:
-            yield from self._header(mark)
+        return (yield from self.behind(START, CHANNEL))
 
-    def _header(self, text: str) -> Reading[None]:
-        """From a mark to behind the one of the message, and the message when it is a call."""
+    def _header(self, text: str) -> Reading[bool]:
+        """From a mark to behind the one of the message, and the message when it is a call.
+
+        True behind a call that was ended.
+        """
         self._thinking = False
         mark = text
         try:
@@ -107,10 +111,10 @@ class HarmonyMachine(JsonMachine):
         name = self._tool(header.recipient)
         if name:
             self.certain = True
-            yield from self._call(name)
-        else:
-            self.drop()
-            self._thinking = header.channel.startswith("analysis")
+            return (yield from self._call(name))
+        self.drop()
+        self._thinking = header.channel.startswith("analysis")
+        return False
 
     def _tool(self, recipient: str) -> str:
         """The tool that a message goes to, "" when it goes to nobody's."""
@@ -118,15 +122,13 @@ class HarmonyMachine(JsonMachine):
         called = self.tools and (name != recipient or name in self.tools)
         return name if called else ""
 
-    def _call(self, name: str) -> Reading[None]:
+    def _call(self, name: str) -> Reading[bool]:
         if (yield from self.then(*ENDS)):
             # A tool without arguments.
             self.call(name, "{}")
-            yield from self._end()
-            return
+            return True
         self.call(name, (yield from self.arguments()))
-        if (yield from self.behind(*ENDS)):
-            yield from self._end()
+        return bool((yield from self.behind(*ENDS)))
 
 
 class Harmony(Family):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentspec.answer import Answer, TokenEvent
 from agentspec.chat.stream import AnswerStream
-from agentspec.chat.tools.base import CallStart, Malformed, TextDelta, ThinkingDelta
+from agentspec.chat.tools.base import CallEnd, CallStart, Malformed, TextDelta, ThinkingDelta
 from agentspec.chat.tools.formats import FORMATS
 from agentspec.engine.stats import TurnStats
 from agentspec.types import CallShape
@@ -278,6 +278,21 @@ def test_a_call_that_is_too_long_comes_back(family: str) -> None:
     assert [d.kind for d in deltas if isinstance(d, Malformed)] == ["too_long"]
     assert not [d for d in deltas if isinstance(d, CallStart)]
     assert answer(deltas).text.count("x") == 400
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_thousands_of_calls_are_read_one_after_another(family: str) -> None:
+    shape = FORMATS[family]().shape
+    if shape.style == "json":
+        arguments = '{"path": "a"}'
+    else:
+        value = '"a"' if shape.style == "pythonic" else "a"
+        arguments = f"{shape.argument[0]}path{shape.argument[1]}{value}{shape.argument[2]}"
+    call = f"{shape.opening}read{shape.middle}{arguments}{shape.closing}"
+    text = shape.before + shape.between.join([call] * 2000) + shape.after
+    parser = FORMATS[family]().parser(TOOLS)
+    ended = sum(isinstance(d, CallEnd) for d in [*parser.feed(text), *parser.finish()])
+    assert ended == 2000
 
 
 @pytest.mark.parametrize("family", FAMILIES)
