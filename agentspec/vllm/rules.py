@@ -149,20 +149,26 @@ def _schedule(method: str, rows: object) -> Iterator[Refusal]:
     if method not in DYNAMIC:
         # vllm/v1/spec_decode/suffix_decoding.py, medusa.py: asserted in every step
         yield Refusal(name, f"{method} drafts the same K in every step")
-    shaped = isinstance(rows, list) and bool(rows)
-    triples = [r for r in rows if isinstance(r, list) and len(r) == 3] if shaped else []  # type: ignore[attr-defined]
-    if not triples or len(triples) < len(rows):  # type: ignore[arg-type]
+    if not isinstance(rows, list) or not rows:
         yield Refusal(name, "must be a list of [from, to, K]")
         return
-    end = 0
-    for low, high, k in sorted(triples, key=lambda row: str(row[0]).zfill(9)):
-        if not all(isinstance(n, int) for n in (low, high, k)) or k < 0 or low > high:
-            yield Refusal(name, f"[{low}, {high}, {k}] is no range of batches with a K")
+    for row in rows:
+        if not _is_range(row):
+            yield Refusal(name, f"{str(row)[:40]} is no range of batches with a K: [from, to, K]")
             return
+    end = 0
+    for low, high, _ in sorted(rows):
         if low <= end or (end == 0 and low != 1):
             yield Refusal(name, "its ranges must begin at 1 and must not overlap")
             return
         end = high
+
+
+def _is_range(row: object) -> bool:
+    if not isinstance(row, list) or len(row) != 3 or not all(isinstance(n, int) for n in row):
+        return False
+    low, high, k = row
+    return bool(low <= high and k >= 0)
 
 
 def _hidden_states(server: Server, target: ModelFacts) -> Iterator[Refusal]:
@@ -225,8 +231,6 @@ def _pair(server: Server) -> Iterator[Refusal]:
 
 def _same_tokens(target: ModelFacts, draft: ModelFacts) -> bool | None:
     """Whether both have the same text at the same place; None where that is not known."""
-    if target.tokenizer and draft.tokenizer:
-        return target.tokenizer == draft.tokenizer
     found = difference(target, draft)
     return None if found is None else not found
 
@@ -246,6 +250,8 @@ def difference(target: ModelFacts, draft: ModelFacts) -> str | None:
         other = names.get(n)
         if other is not None and other != text:
             return f"token {n} is {text!r:.40} and {other!r:.40}"
+        if theirs.get(text, n) != n:
+            return f"{text!r:.40} is token {n} and {theirs[text]}"
     return "" if ours.keys() & theirs.keys() else "no token in common"
 
 
@@ -279,10 +285,10 @@ def _parallel(server: Server) -> Iterator[Refusal]:
             "draft_tensor_parallel_size",
             f"a draft model must have the target's {tp}, not {draft_tp}; leave it out",
         )
-    elif server.draft is not None and server.draft.heads and not divides(server.draft, draft_tp):
+    elif server.draft is not None:
         both = [model for model in (server.target, server.draft) if model is not None]
-        sizes = [str(n) for n in range(1, tp) if all(divides(model, n) for model in both)]
         for refusal in _why_not(server.draft, draft_tp):
+            sizes = [str(n) for n in range(1, tp) if all(divides(model, n) for model in both)]
             yield Refusal(refusal.name, f"{refusal.text}; both models do by {', '.join(sizes)}")
     if speculation.method == "draft_model" and pp > 1:
         # the draft model is built on the last stage alone, with that stage's share of its layers
@@ -306,7 +312,7 @@ def _why_not(model: ModelFacts, tp: int, expert_parts: int | None = None) -> Ite
         yield Refusal(
             name, f"the {model.heads} attention heads of {model.name} do not divide by {tp}"
         )
-    elif model.kv_heads and model.kv_heads % tp and tp % model.kv_heads and not model.latent:
+    elif model.kv_heads % tp and tp % model.kv_heads and not model.latent:
         # QKVParallelLinear: fewer KV heads than GPUs are copied, a whole number of times
         yield Refusal(name, f"the {model.kv_heads} KV heads of {model.name} do not fit {tp} GPUs")
     elif model.moe:

@@ -168,6 +168,7 @@ def test_what_vllm_refuses_is_refused_by_name(made: Server, name: str) -> None:
     for refusal in found:
         assert str(refusal).startswith(f"{refusal.name}: ")
         assert "\n" not in str(refusal)
+        assert len(refusal.text.split()) > 2
 
 
 @pytest.mark.parametrize(
@@ -179,8 +180,16 @@ def test_what_vllm_refuses_is_refused_by_name(made: Server, name: str) -> None:
         [[2, 4, 3]],
         [[1, 4, 3], [4, 8, 1]],
         [[4, 1, 3]],
+        [[1, 0, 3]],
         [[1, 4, -1]],
         [["a", 4, 1]],
+        [[1, 4, 3], [5, 9, "1"]],
+        [[1, 4, 3], [5, 9]],
+        [[2, 3, 1], [2, 4, 1], [2, 5, 1]],
+        ["abc"],
+        "abc",
+        5,
+        {"a": 1},
     ],
 )
 def test_schedules_that_are_none(rows: object) -> None:
@@ -190,7 +199,8 @@ def test_schedules_that_are_none(rows: object) -> None:
 
 def test_a_schedule() -> None:
     rows = [[1, 9, 5], [10, 16, 3], [17, 17, 0]]
-    assert names(server(more={"num_speculative_tokens_per_batch_size": rows})) == []
+    for order in (rows, rows[::-1], [[1, 9, 5]]):
+        assert names(server(more={"num_speculative_tokens_per_batch_size": order})) == []
 
 
 @pytest.mark.parametrize(
@@ -227,10 +237,69 @@ def test_a_schedule() -> None:
         server("ngram", tp=4, dp=4, target=replace(known("Qwen/Qwen3-30B-A3B"), expert_ff=520),
                flags=frozenset({"enable-expert-parallel"})),
         server(draft=replace(SMALL, vocab=0)), server(target=replace(LLAMA, vocab=0)),
+        server("suffix", k=None), server("dspark", k=None),
+        server("eagle", target=replace(LLAMA, architecture="Gemma3ForCausalLM")),
+        server("eagle3", target=replace(LLAMA, architecture="")),
+        server("eagle3", target=None), server("mtp", target=None),
+        server("eagle3", target=known("Qwen/Qwen3-30B-A3B")), server("eagle3", pp=2),
+        server("mtp", model="a/b", draft=None),
+        server("mtp", model="a/b", target=None, draft=replace(SMALL, model_type="qwen3_5")),
+        server("ngram", more={"prompt_lookup_min": 1, "prompt_lookup_max": 1}),
+        server("ngram", more={"prompt_lookup_min": 3}),
+        server("ngram", more={"prompt_lookup_max": 3}),
+        server(more={"prompt_lookup_min": 4, "prompt_lookup_max": 3,
+                     "suffix_decoding_max_spec_factor": -1}),
+        server("suffix", k=None, more={"suffix_decoding_max_tree_depth": 1,
+                                       "suffix_decoding_max_cached_requests": 0,
+                                       "suffix_decoding_max_spec_factor": 0,
+                                       "suffix_decoding_min_token_prob": 0}),
+        server("suffix", k=None, more={"suffix_decoding_min_token_prob": 1}),
+        server("eagle3", draft=known("Qwen/Qwen3-0.6B")), server(target=None),
+        server("eagle3", tp=4, more={"draft_tensor_parallel_size": 1}),
+        server("ngram", pp=80), server("ngram", target=replace(LLAMA, layers=0)),
+        server("ngram", tp=2, target=replace(LLAMA, kv_heads=0)),
     ],
 )  # fmt: skip
 def test_what_vllm_takes_at_the_edge_is_not_refused(made: Server) -> None:
     assert names(made) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        (server("lookahead" * 9, k=None, model=None), [("lookahead" * 9)[:40]]),
+        (server("mlp_speculator", k=None), ["mlp_speculator"]),
+        (server("custom_class", model=None), ["model"]),
+        (server("ngram", more={"prompt_lookup_min": 0, "prompt_lookup_max": "x"}),
+         ["prompt_lookup_min"]),
+        (server("suffix", more={"suffix_decoding_max_cached_requests": -1}),
+         ["suffix_decoding_max_cached_requests"]),
+        (server("suffix", more={"suffix_decoding_max_spec_factor": -0.5}),
+         ["suffix_decoding_max_spec_factor"]),
+        (server("suffix", more={"suffix_decoding_min_token_prob": -0.1}),
+         ["suffix_decoding_min_token_prob"]),
+        (server("mtp", target=replace(LLAMA, mtp=1)), ["mtp"]),
+        (server("ngram", pp=2, target=replace(LLAMA, layers=0)), ["pipeline-parallel-size"]),
+        (server("ngram", tp=4, target=replace(LLAMA, kv_heads=3)), ["tensor-parallel-size"]),
+        (server("ngram", tp=2, target=replace(LLAMA, ff=28673)), ["tensor-parallel-size"]),
+    ],
+)  # fmt: skip
+def test_one_fault_is_one_refusal(made: Server, found: list[str]) -> None:
+    assert names(made) == found
+
+
+def test_bounds_of_suffixes_are_told() -> None:
+    more = {"suffix_decoding_max_tree_depth": 0, "suffix_decoding_min_token_prob": 2}
+    depth, chance = refusals(server("suffix", more=more))
+    assert depth.text == "must be at least 1, not 0"
+    assert chance.text == "must be from 0 to 1, not 2"
+
+
+def test_a_method_without_a_runner_says_what_to_take() -> None:
+    (refusal,) = refusals(server("mlp_speculator"))
+    assert "take eagle3" in refusal.text
+    (refusal,) = refusals(server("lookahead"))
+    assert "it has draft_model, ngram" in refusal.text
 
 
 def test_an_older_name_of_a_key_says_the_one_of_today() -> None:
@@ -244,6 +313,7 @@ def test_a_draft_model_that_is_taken_for_another_thing_says_why() -> None:
     assert "rename it" in named.text
     (kind,) = refusals(server(model="a/b", draft=replace(SMALL, model_type="qwen3_5")))
     assert "for mtp as a qwen3_5 model" in kind.text
+    assert "take another draft" in kind.text
 
 
 def test_asynchronous_scheduling_goes_with_a_draft_model() -> None:
@@ -255,7 +325,23 @@ def test_layers_of_the_model_draft_where_there_are_any() -> None:
     deep = replace(LLAMA, model_type="deepseek_v3", architecture="DeepseekV3ForCausalLM", mtp=1)
     assert names(server("mtp", k=1, target=deep)) == []
     assert names(server("mtp", k=3, target=deep)) == []
+    assert names(server("mtp", k=None, target=deep)) == ["num_speculative_tokens"]
+    shared = {"index_share_for_mtp_iteration": True}
+    assert names(server("mtp", k=1, target=deep, more=shared)) == []
+    by_class = replace(LLAMA, architecture="Glm4MoeForCausalLM", mtp=1)
+    assert names(server("mtp", k=1, target=by_class)) == []
+    # what config.json does not count
+    for unsaid in (
+        replace(deep, model_type="step3p5", architecture="Step3p5ForCausalLM", mtp=0),
+        replace(deep, model_type="mimo", architecture="MiMoV2ForCausalLM", mtp=0),
+    ):
+        assert names(server("mtp", k=3, target=unsaid)) == []
+    (nameless,) = refusals(server("mtp", target=replace(LLAMA, model_type="")))
+    assert "(its kind)" in nameless.text
+    (named,) = refusals(server("mtp"))
+    assert "(llama)" in named.text
     two = replace(deep, mtp=2)
+    assert names(server("mtp", k=1, target=two)) == []
     assert names(server("mtp", k=3, target=two)) == ["num_speculative_tokens"]
     assert names(server("mtp", k=1, target=replace(deep, mtp=0))) == ["mtp"]
 
@@ -270,6 +356,13 @@ def test_a_vocabulary_that_differs_in_its_padding_alone_says_so() -> None:
     assert "--use-heterogeneous-vocab" in refusal.text
     both = server(target=large, draft=small, more={"use_heterogeneous_vocab": True})
     assert names(both) == []
+    # of others it is not so, or not known
+    for other in (known("Qwen/Qwen3-0.6B"), replace(small, tokenizer="")):
+        (refusal,) = refusals(server(target=LLAMA, draft=other))
+        assert "padding" not in refusal.text
+    other = replace(small, vocab=large.vocab, tokenizer="another")
+    (refusal,) = refusals(server(target=large, draft=other))
+    assert f"families {large.tokenizer} and another" in refusal.text
 
 
 def test_as_many_tokens_but_others(folder: Make) -> None:
@@ -281,7 +374,17 @@ def test_as_many_tokens_but_others(folder: Make) -> None:
     same = read_folder(folder("c", tokens={"x": 0, "y": 1}, added={"<|more|>": 2}))
     assert difference(ours, same) == ""
     assert names(server(target=ours, draft=same)) == []
-    assert difference(ours, SMALL) is None
+    assert difference(same, ours) == ""
+    moved = read_folder(folder("m", tokens={"x": 0, "y": 6}))
+    assert difference(ours, moved) == "'y' is token 1 and 6"
+    others = read_folder(folder("d", tokens={"z": 5, "w": 6}))
+    assert difference(ours, others) == difference(others, ours) == "no token in common"
+    # where nothing was said of the tokens of one of them
+    untold = read_folder(folder("e"))
+    for one in (SMALL, replace(SMALL, tokenizer=""), untold):
+        assert difference(ours, one) is None
+        assert difference(one, ours) is None
+    assert difference(replace(LLAMA, tokenizer=""), SMALL) is None
 
 
 def test_a_draft_model_that_does_not_divide_says_what_does() -> None:
@@ -290,7 +393,9 @@ def test_a_draft_model_that_does_not_divide_says_what_does() -> None:
     (refusal,) = refusals(server(target=large, draft=small, tp=4, more=more))
     assert refusal.name == "tensor-parallel-size"
     assert "14 attention heads" in refusal.text
-    assert "both models do by 1, 2" in refusal.text
+    assert refusal.text.endswith("both models do by 1, 2")
+    (refusal,) = refusals(server(target=None, draft=small, tp=4))
+    assert refusal.text.endswith("do by 1, 2")
 
 
 def test_kv_heads_are_copied_a_whole_number_of_times() -> None:
