@@ -29,7 +29,7 @@ _SHORT = {
 _KEYS = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
 _NUMBERS = {
     "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min", "max_model_len",
-    "draft_tensor_parallel_size",
+    "draft_tensor_parallel_size", BATCH_LIMIT, OLD_DRAFT_TP,
 }  # fmt: skip
 _ENVIRONMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _SERVERS = (("vllm", "serve"), ("python", "-m", "vllm.entrypoints.openai.api_server"))
@@ -223,8 +223,6 @@ class _Reading:
         if what.key is None:
             self._remarks.append(f"{flag} is left out: {what.reason}")
             return
-        if what.number:
-            value = whole_number(str(value), flag)
         self._key(what.key, value, flag)
         self._told[what.key] = flag
         if what.key not in (BATCH_LIMIT, OLD_DRAFT_TP):

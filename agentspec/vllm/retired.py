@@ -23,7 +23,6 @@ class Retired:
     key: str | None
     takes: Takes = "value"
     reason: str = ""
-    number: bool = False
 
 
 _ALWAYS = "vLLM always verifies that way now"
@@ -43,13 +42,13 @@ OLD_DRAFT_TP = "old_draft_tensor_parallel_size"
 FLAGS: Mapping[str, Retired] = MappingProxyType(
     {
         "speculative-model": Retired("model"),
-        "num-speculative-tokens": Retired("num_speculative_tokens", number=True),
+        "num-speculative-tokens": Retired("num_speculative_tokens"),
         "speculative-model-quantization": Retired("quantization"),
-        "speculative-max-model-len": Retired("max_model_len", number=True),
-        "speculative-draft-tensor-parallel-size": Retired(OLD_DRAFT_TP, number=True),
-        "speculative-disable-by-batch-size": Retired(BATCH_LIMIT, number=True),
-        "ngram-prompt-lookup-max": Retired("prompt_lookup_max", number=True),
-        "ngram-prompt-lookup-min": Retired("prompt_lookup_min", number=True),
+        "speculative-max-model-len": Retired("max_model_len"),
+        "speculative-draft-tensor-parallel-size": Retired(OLD_DRAFT_TP),
+        "speculative-disable-by-batch-size": Retired(BATCH_LIMIT),
+        "ngram-prompt-lookup-max": Retired("prompt_lookup_max"),
+        "ngram-prompt-lookup-min": Retired("prompt_lookup_min"),
         "speculative-disable-mqa-scorer": Retired(None, "switch", _ALWAYS),
         "spec-decoding-acceptance-method": Retired(None, "value", _REJECTION),
         "typical-acceptance-sampler-posterior-threshold": Retired(None, "value", _REJECTION),
@@ -94,9 +93,9 @@ SHORT: Mapping[str, str] = MappingProxyType(
 
 KEYS: Mapping[str, Retired] = MappingProxyType(
     {
-        BATCH_LIMIT: Retired(BATCH_LIMIT, number=True),
-        "ngram_prompt_lookup_max": Retired("prompt_lookup_max", number=True),
-        "ngram_prompt_lookup_min": Retired("prompt_lookup_min", number=True),
+        BATCH_LIMIT: Retired(BATCH_LIMIT),
+        "ngram_prompt_lookup_max": Retired("prompt_lookup_max"),
+        "ngram_prompt_lookup_min": Retired("prompt_lookup_min"),
         "disable_mqa_scorer": Retired(None, reason=_ALWAYS),
         "acceptance_method": Retired(None, reason=_REJECTION),
         "posterior_threshold": Retired(None, reason=_REJECTION),

@@ -202,6 +202,90 @@ def test_what_is_not_understood_goes_on_as_it_is(flags: list[tuple[str, str]]) -
     assert read_line(["m", *given_words]).passed == tuple(given_words)
 
 
+ALWAYS, REJECTION = "always verifies that way", "by rejection sampling"
+GONE, GUIDED, ROPE = "gone from vLLM", "structured-outputs-config.backend", "--hf-overrides"
+# what follows a flag of older releases: a value, nothing, or true or false where somebody says it
+LEFT_OUT = [
+    ("speculative-disable-mqa-scorer", "switch", ALWAYS),
+    ("spec-decoding-acceptance-method", "value", REJECTION),
+    ("typical-acceptance-sampler-posterior-threshold", "value", REJECTION),
+    ("typical-acceptance-sampler-posterior-alpha", "value", REJECTION),
+    ("disable-logprobs-during-spec-decoding", "maybe", "where a request asks for them"),
+    ("use-v2-block-manager", "switch", "only one block manager"),
+    ("num-lookahead-slots", "value", "counts them itself"),
+    ("num-scheduler-steps", "value", GONE),
+    ("multi-step-stream-outputs", "maybe", GONE),
+    ("scheduler-delay-factor", "value", GONE),
+    ("preemption-mode", "value", GONE),
+    ("swap-space", "value", GONE),
+    ("max-seq-len-to-capture", "value", GONE),
+    ("disable-async-output-proc", "switch", GONE),
+    ("worker-use-ray", "switch", GONE),
+    ("engine-use-ray", "switch", GONE),
+    ("max-context-len-to-capture", "value", GONE),
+    ("quantization-param-path", "value", GONE),
+    ("lora-extra-vocab-size", "value", GONE),
+    ("long-lora-scaling-factors", "value", GONE),
+    ("disable-frontend-multiprocessing", "switch", GONE),
+    ("device", "value", "finds the device by itself"),
+    ("task", "value", "--runner"),
+    ("enable-reasoning", "switch", "--reasoning-parser alone"),
+    ("guided-decoding-backend", "value", GUIDED),
+    ("guided-decoding-disable-fallback", "switch", GUIDED),
+    ("rope-scaling", "value", ROPE),
+    ("rope-theta", "value", ROPE),
+    ("disable-mm-preprocessor-cache", "switch", "--mm-processor-cache-gb 0"),
+    ("disable-log-requests", "switch", "not logged by default"),
+]
+
+
+@pytest.mark.parametrize(("name", "takes", "why"), LEFT_OUT)
+def test_what_became_of_a_flag(name: str, takes: str, why: str) -> None:
+    for word in ("true", "x"):
+        read = read_line(["m", f"--{name}", word, "--port", "1"])
+        taken = takes == "value" or (takes == "maybe" and word == "true")
+        assert read.passed == (() if taken else (word,)) + ("--port", "1")
+        assert read.keys == {}
+        (remark,) = read.remarks
+        assert remark.startswith(f"--{name} is left out: ")
+        assert why in remark
+
+
+def test_what_became_of_all_flags_is_told_above() -> None:
+    assert [name for name, _, _ in LEFT_OUT] == [n for n, what in FLAGS.items() if not what.key]
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("disable_mqa_scorer", ALWAYS),
+        ("acceptance_method", REJECTION),
+        ("posterior_threshold", REJECTION),
+        ("posterior_alpha", REJECTION),
+        ("disable_logprobs", "where a request asks for them"),
+        ("disable_log_stats", "always counted"),
+    ],
+)
+def test_what_became_of_a_key(key: str, why: str) -> None:
+    read = read_line(["m", "--speculative-config", json.dumps({"method": "ngram", key: True})])
+    assert read.keys == {"method": "ngram"}
+    (remark,) = read.remarks
+    assert why in remark
+
+
+@pytest.mark.parametrize("value", [4, "4"])
+def test_keys_that_are_called_otherwise_today(value: object) -> None:
+    older = {"ngram_prompt_lookup_max": value, "ngram_prompt_lookup_min": value,
+             "disable_by_batch_size": value}  # fmt: skip
+    read = read_line(["m", "--speculative-config", json.dumps(older)])
+    assert read.keys == {"prompt_lookup_max": 4, "prompt_lookup_min": 4, BATCH_LIMIT: 4}
+    assert read_line(["m", "-spec-draft-tp", "1"]).keys == {OLD_DRAFT_TP: 1}
+    for key in (*older, "num_speculative_tokens"):
+        for wrong in ("much", "1.5"):
+            with pytest.raises(ConfigError, match="must be a whole number"):
+                read_line(["m", "--speculative-config", json.dumps({key: wrong})])
+
+
 @given(
     k=numbers, low=numbers, high=numbers, batch=numbers, model=values,
     equals=st.booleans(), underscores=st.booleans(), order=st.randoms(use_true_random=False),
