@@ -46,7 +46,7 @@ test: $(STAMPS)/torch lint ## set up everything, then the linters, the type chec
 	@$(MAKE) --no-print-directory test-adapters ADAPTER_TESTS="$(FAST)"
 
 check: lint ## the linters, the type checker and the fast tests: no model files, no compiler
-	@$(PY) -m pytest -m "$(FAST)" $(PARALLEL) $(PYTEST_ARGS)
+	@$(PY) -m pytest -m "$(FAST) and not program" $(PARALLEL) $(PYTEST_ARGS)
 
 lint: $(STAMPS)/dev ## the linters and the type checker
 	@$(PY) -m ruff format --check --quiet --diff

@@ -25,6 +25,8 @@ from agentspec.errors import (
 from agentspec.testing.scripted import ScriptedBackend
 from tests.threads import start, wait_for
 
+pytestmark = pytest.mark.program
+
 HI = [{"role": "user", "content": "hi"}]
 
 

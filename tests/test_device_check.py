@@ -17,6 +17,8 @@ from scripts import device_check, device_gguf, device_llama
 from scripts.device_check import Run, main, table
 from tests.threads import wait_for
 
+pytestmark = pytest.mark.program
+
 ROOT = Path(__file__).parents[1]
 
 

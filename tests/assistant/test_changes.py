@@ -20,6 +20,8 @@ from agentspec.assistant.repository import Repository
 from tests.assistant.killing import killed_at
 from tests.clock import at_most
 
+pytestmark = pytest.mark.program
+
 A, B, C = b"one\r\ntwo", b"two\n", b"\xef\xbb\xbfthree\n"
 
 

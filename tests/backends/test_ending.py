@@ -19,6 +19,8 @@ import pytest
 from agentspec.backends.base import Rows
 from agentspec.errors import BackendError, CancelledError, DecodeError
 
+pytestmark = pytest.mark.program
+
 Load = Callable[..., Any]
 
 

@@ -24,6 +24,8 @@ pytest.importorskip("safetensors")
 from tests.eagle_checkpoints import write_eagle  # noqa: E402
 from tests.head_files import as_vllm, medusa_tensors, write_published  # noqa: E402
 
+pytestmark = pytest.mark.program
+
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

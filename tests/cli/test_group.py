@@ -131,7 +131,7 @@ def test_the_log_handler_goes_when_the_command_ends() -> None:
     [
         ["complete", "hi", "--model", "nosuch"],
         ["chat", "-p", "hi", "--model", "nosuch"],
-        ["serve", "nosuch"],
+        ["serve", "nosuch", "--port", "0"],
         ["bench", "--model", "nosuch"],
         ["verify", "--model", "nosuch"],
         ["plan", "nosuch"],

@@ -20,7 +20,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from agentspec.cli import main
+from agentspec.cli.serve import _announced
 from agentspec.engine.kept import SessionStore
+
+pytestmark = pytest.mark.program
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -54,6 +57,7 @@ def load_engine(model=None, **settings):
 
 loading.load_engine = load_engine
 from agentspec.cli import main
+from agentspec.cli.serve import _announced
 main(["serve", "some-model", "--port", "0", *sys.argv[1:]])
 """
 
@@ -279,6 +283,9 @@ def test_a_terminal_that_is_closed_stops_it_as_a_signal_does(start: Any, tmp_pat
     assert text.endswith("data: [DONE]\n\n")
     assert server.process.wait(120) == 0
     assert len(SessionStore(kept, "key").found()) == 1
+    assert "kept " not in server.announced
+    again = start("--sessions-dir", str(kept))
+    assert "  kept     1 conversation of before\n" in again.announced
 
 
 def wait_until_refused(server: Process) -> None:
@@ -290,6 +297,16 @@ def wait_until_refused(server: Process) -> None:
             error.close()
             return
     pytest.fail("it takes requests still")
+
+
+def test_a_context_that_is_longer_than_trained_is_told() -> None:
+    def announced(n_ctx: int, trained: int) -> str:
+        target = SimpleNamespace(n_ctx=n_ctx, n_ctx_trained=trained)
+        engine: Any = SimpleNamespace(model="m", target=target, restored=0)
+        return _announced("http://127.0.0.1:1", engine, ServerOptions())
+
+    assert "trained for 8192 tokens: a longer" in announced(32768, 8192)
+    assert "trained" not in announced(8192, 8192) + announced(8192, 0)
 
 
 def test_without_the_page_there_is_no_word_of_it(start: Any) -> None:

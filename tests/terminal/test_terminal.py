@@ -15,6 +15,8 @@ from tests.terminal.conftest import BROKEN, FIXED, git
 from tests.terminal.driven import Terminal
 from tests.terminal.scripted_server import NEVER, Script, Step
 
+pytestmark = pytest.mark.program
+
 EDIT: Step = ("edit_file", {"path": "calc.py", "old": "a - b", "new": "a + b"})
 Make = Callable[..., Terminal]
 
