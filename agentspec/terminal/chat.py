@@ -274,6 +274,8 @@ class Chat:
             happened = conversation.turn(request, stop=stop, said=text)
             with closing(happened):
                 for event in happened:
+                    if isinstance(event, events.TurnEnded):
+                        self._typed.settle()
                     self.screen.show(event)
                     if isinstance(event, events.Answered):
                         self._answered(event)

@@ -31,6 +31,7 @@ class Typed:
         self._bytes = b""
         self._held = False
         self._wake: int | None = None
+        self._thread: threading.Thread | None = None
 
     def hold(self) -> None:
         """What was typed so far, and is until it is taken, is not sent by itself.
@@ -41,6 +42,15 @@ class Typed:
             self._held = True
             if self._wake is not None:
                 os.write(self._wake, b"h")
+
+    def settle(self) -> None:
+        """After `hold`, take what was typed until now; what comes later is the prompt's.
+
+        For the thread that is within `reading`, before the user is told that it is over.
+        """
+        if self._held and self._thread is not None:
+            self.hold()
+            self._thread.join()
 
     @property
     def empty(self) -> bool:
@@ -73,9 +83,11 @@ class Typed:
         with self._lock:
             self._wake = wake
         thread.start()
+        self._thread = thread
         try:
             yield
         finally:
+            self._thread = None
             with self._lock:
                 self._wake = None
             os.write(wake, b"e")

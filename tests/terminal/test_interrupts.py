@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import termios
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from agentspec.terminal import typed as module
 from agentspec.terminal.interrupts import ending
+from agentspec.terminal.typed import Typed
 
 
 @pytest.fixture
@@ -43,3 +46,24 @@ def test_the_modes_are_put_back_after_a_failure(terminal: tuple[int, int]) -> No
     with pytest.raises(RuntimeError), ending():
         raise RuntimeError
     assert termios.tcgetattr(screen) == before
+
+
+def test_what_is_typed_after_the_program_has_said_that_it_stopped_is_the_prompts(
+    terminal: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyboard, screen = terminal
+    real = module._unfinished
+
+    def late(number: int) -> bytes:
+        time.sleep(0.3)
+        return real(number)
+
+    monkeypatch.setattr(module, "_unfinished", late)
+    typed = Typed()
+    with typed.reading():
+        os.write(keyboard, b"before")
+        typed.hold()
+        typed.settle()
+        os.write(keyboard, b"after\n")
+    assert typed.take() == (None, "before")
+    assert os.read(screen, 64) == b"after\n"
