@@ -18,10 +18,15 @@ from agentspec.files import replacing
 _MAGIC = b"agentspec sequence 1\n"
 _HEADER = struct.Struct("<32s16sQ")
 _SAMPLE = 1 << 20
+_SAMPLES = 256
 
 
 def fingerprint(model: Path, cache: str) -> bytes:
-    """32 bytes that tell models and kinds of cache apart: from the file's ends and its size."""
+    """32 bytes that tell models and kinds of cache apart.
+
+    From the file's size, its ends and places all over it: a model that was trained on in some
+    layers only has the ends of the one it came from.
+    """
     digest = hashlib.blake2b(cache.encode(), digest_size=32)
     with open(model, "rb") as handle:
         size = os.fstat(handle.fileno()).st_size
@@ -29,6 +34,9 @@ def fingerprint(model: Path, cache: str) -> bytes:
         digest.update(handle.read(_SAMPLE))
         handle.seek(max(0, size - _SAMPLE))
         digest.update(handle.read(_SAMPLE))
+        for place in range(_SAMPLES):
+            handle.seek(size * place // _SAMPLES)
+            digest.update(handle.read(_SAMPLE // _SAMPLES))
     return digest.digest()
 
 

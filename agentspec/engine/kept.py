@@ -31,6 +31,7 @@ _MOST_NOTES = 8
 _STRAY_SECONDS = 600.0
 _LEAST = 64
 _HEAD_BYTES = 4096
+_MOST_BYTES = 256 << 20
 
 
 def session_key(*parts: str) -> str:
@@ -126,7 +127,7 @@ class SessionStore:
         found: list[object] = []
         for path in reversed(self._notes()):
             try:
-                body = json.loads(_checked(path.read_bytes()))
+                body = json.loads(_checked(_content(path)))
                 if not isinstance(body, list):
                     raise ValueError("it is no list")
             except FileNotFoundError:
@@ -178,7 +179,7 @@ class SessionStore:
         if not path.name.startswith(self.key[:16]):
             return None
         try:
-            body = json.loads(_checked(path.read_bytes()))
+            body = json.loads(_checked(_content(path)))
             if body["key"] != self.key:
                 return None
             # the name is that of the list: what is inside of a file may not point anywhere
@@ -219,6 +220,18 @@ def _mark(state: Path) -> str:
     with open(state, "rb") as handle:
         digest = hashlib.blake2b(handle.read(_HEAD_BYTES), digest_size=16).hexdigest()
     return f"{state.name} {_size(state)} {digest}"
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file of ours. Raises OSError, and ValueError for what cannot be one.
+
+    Another's may be of any size, or a pipe that nobody writes to.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(path) if not path.exists() else ValueError("it is no file")
+    if _size(path) > _MOST_BYTES:
+        raise ValueError("it is too large")
+    return path.read_bytes()
 
 
 def _checked(content: bytes) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from agentspec.backends.base import Rows
+from agentspec.backends.llama_state import fingerprint
 from agentspec.errors import BackendError, DecodeError
 
 Load = Callable[..., Any]
@@ -192,6 +193,19 @@ def test_a_sequence_that_does_not_fit(
     with pytest.raises(BackendError, match="does not fit"):
         small.load(tmp_path / "turn")
     assert small.open() == 0
+
+
+def test_a_model_that_differs_in_the_middle_only_is_another(tmp_path: Path) -> None:
+    """As one that was trained on in some layers: its ends and its size are the same."""
+    path = tmp_path / "model.gguf"
+    size = 8 << 20
+    path.write_bytes(bytes(size))
+    before = fingerprint(path, "f16")
+    assert fingerprint(path, "f16") == before != fingerprint(path, "q8_0")
+    with path.open("r+b") as file:
+        file.seek(size // 2)
+        file.write(bytes([1]) * (size // 16))
+    assert fingerprint(path, "f16") != before
 
 
 @pytest.mark.parametrize(
