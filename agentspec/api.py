@@ -117,8 +117,9 @@ class Engine(Closing):
         self._normalise = check_names(normalise)
         self._session_key = session_key or named_key(model, template.source)
         self._store = sessions
+        self.restored = pool.restore(sessions) if sessions is not None else 0
+        """How many kept conversations are in the cache again since it was loaded."""
         if sessions is not None:
-            pool.restore(sessions)
             with suppress(ValueError):
                 self._memory.load(sessions.note() or "[]")
         self._seats: list[Seat] = self._seated(library, inner, proposers)

@@ -30,7 +30,8 @@ def main(*names: str) -> None:
 
 def measure(paths: list[Path], vocabulary: Vocabulary) -> None:
     sessions = read_sessions(paths, vocabulary, ArrayStore(None), note=print)
-    print(f"{len(sessions)} conversations, {sum(one.answer_tokens for one in sessions)} tokens")
+    what = "1 conversation" if len(sessions) == 1 else f"{len(sessions)} conversations"
+    print(f"{what}, {sum(one.answer_tokens for one in sessions)} tokens")
     curves = choose_curves(("all",), None)
     plan = Plan(curves, (FULL,), ("cold",))
     results = list(replay(sessions, vocabulary, plan))

@@ -148,6 +148,7 @@ class LlamaCppBackend:
                 )
             lines.clear()
             trained = int(lib.llama_model_n_ctx_train(handles.model))
+            self.n_ctx_trained = trained
             self._leaves = tree_leaves(lib, handles.model, settings)
             wanted = context_params(lib, settings, trained, self._leaves)
             check_memory(lib, header, settings, int(wanted.n_ctx))

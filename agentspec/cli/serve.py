@@ -158,9 +158,17 @@ def _announced(where: str, engine: Engine, options: ServerOptions) -> str:
         f"  base URL {where}/v1 (Anthropic: {where})",
         f"  API key  {'needed' if options.keys else 'not needed'}",
         *([f"  watch    {where}/"] if options.page else ()),
+        *([f"  kept     {_conversations(engine.restored)} of before"] if engine.restored else ()),
         f"  connect  agentspec print-config CLIENT --url {where}",
     ]
+    trained = getattr(engine.target, "n_ctx_trained", 0)
+    if 0 < trained < engine.target.n_ctx:
+        lines.insert(1, f"  note     trained for {trained} tokens: a longer context is read badly")
     return "\n".join(lines)
+
+
+def _conversations(number: int) -> str:
+    return "1 conversation" if number == 1 else f"{number} conversations"
 
 
 def _finishing(answers: int) -> None:

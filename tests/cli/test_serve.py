@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from click.testing import CliRunner, Result
 from agentspec.cli import main
 from agentspec.cli.serve import _announced
 from agentspec.engine.kept import SessionStore
+from agentspec.server.options import ServerOptions
 
 pytestmark = pytest.mark.program
 
@@ -57,7 +59,6 @@ def load_engine(model=None, **settings):
 
 loading.load_engine = load_engine
 from agentspec.cli import main
-from agentspec.cli.serve import _announced
 main(["serve", "some-model", "--port", "0", *sys.argv[1:]])
 """
 

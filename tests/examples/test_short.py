@@ -232,7 +232,7 @@ def test_replay_logs(
     for arguments in ((), (str(folder),)):
         module.main(*arguments)
         first, *curves = capsys.readouterr().out.splitlines()
-        assert first == f"1 conversations, {len(secret) + 1} tokens"
+        assert first == f"1 conversation, {len(secret) + 1} tokens"
         speeds = {line.split()[0]: float(line.split()[1]) for line in curves}
         assert set(speeds) == {"flat", "step9", "linear-cpu"}
         assert speeds["flat"] > 1.5
