@@ -92,7 +92,7 @@ class Chat:
         self.recording = RecordingModel(self.model)
         self.speed = Speed(self.model.n_ctx)
         self._resume = resume
-        self._opening = self._open(resume)
+        self._opening = self._open(resume, prompt.fail)
         self._commands = Commands(self)
 
     @property
@@ -203,7 +203,7 @@ class Chat:
         if id_ and self.session.log.id.startswith(id_):
             raise RefusedError("this is the session you are in")
         before = self._opening
-        opening = self._open(id_)
+        opening = self._open(id_, lambda: None)  # nothing is typed meanwhile
         try:
             opening.wait()
         except BaseException:
@@ -215,12 +215,11 @@ class Chat:
         last = requests[-1][1] if requests else ""
         self.screen.note(session_line(self.session.log.id, len(requests), last))
 
-    def _open(self, resume: str | None) -> Opening:
+    def _open(self, resume: str | None, failed: Callable[[], None]) -> Opening:
         decider = TerminalDecider(self._ask, self.screen.warn, self._paused)
         recording = self.recording
         return Opening(
-            lambda progress: self._ways.session(recording, decider, resume, progress),
-            self._prompt.fail,
+            lambda progress: self._ways.session(recording, decider, resume, progress), failed
         )
 
     def _greet(self) -> None:

@@ -65,17 +65,21 @@ class Prompt:
         )
         self._requests.app.before_render += self._without_echo
         self._first = False
+        self._failed = False
         self._questions: PromptSession[str] = PromptSession(color_depth=depth, enable_suspend=True)
 
     def request(self, text: str = "") -> str:
         """What the user types, on one line or several; `text` stands there already.
 
-        Raises KeyboardInterrupt for Ctrl-C at an empty line, EOFError for Ctrl-D.
+        Raises KeyboardInterrupt for Ctrl-C at an empty line, EOFError for Ctrl-D and after `fail`.
         """
+        if self._failed:
+            raise EOFError
         self._first = True
         return self._requests.prompt(
             [("bold", self._mark)],
             default=text,
+            pre_run=self._ended,
             prompt_continuation=lambda width, *_: "." * (width - 1) + " ",
         )
 
@@ -94,7 +98,8 @@ class Prompt:
         return self._questions.prompt(text, default=default)
 
     def fail(self) -> None:
-        """End the request that is being typed with EOFError: something else has failed."""
+        """End the request that is being typed, or the next, with EOFError: something has failed."""
+        self._failed = True
         application = self._requests.app
         loop = application.loop
         if loop is None or not application.is_running:
@@ -106,6 +111,11 @@ class Prompt:
 
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(leave)
+
+    def _ended(self) -> None:
+        # asked once `fail` would find it running: one of the two ends it
+        if self._failed:
+            self._requests.app.exit(exception=EOFError())
 
     def _without_echo(self, application: Application[str]) -> None:
         # what was typed just before is read all the same, but the terminal has echoed it

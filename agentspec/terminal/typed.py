@@ -65,6 +65,8 @@ class Typed:
                 return None, "\n".join(filter(None, _lines(whole))).strip()
             while b"\n" in self._bytes:
                 line, self._bytes = _first(self._bytes)
+                if line.endswith("\n"):
+                    return None, line.lstrip()
                 if line.strip():
                     return line.strip(), ""
             return None, ""
@@ -146,7 +148,10 @@ def _unfinished(number: int) -> bytes:
 
 
 def _first(data: bytes) -> tuple[str, bytes]:
-    """The first request, which goes on where its line ends in a backslash, and the rest."""
+    """The first request, which goes on where its line ends in a backslash, and the rest.
+
+    It ends in a new line where the one that it goes on with is still to be typed.
+    """
     taken: list[str] = []
     while b"\n" in data:
         line, _, data = data.partition(b"\n")
@@ -154,7 +159,7 @@ def _first(data: bytes) -> tuple[str, bytes]:
         if not text.endswith("\\"):
             return "\n".join([*taken, text]), data
         taken.append(text.removesuffix("\\"))
-    return "\n".join(taken), data
+    return "\n".join([*taken, ""]), data
 
 
 def _lines(data: bytes) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import termios
 import time
@@ -13,6 +14,7 @@ import pytest
 from agentspec.terminal import typed as module
 from agentspec.terminal.interrupts import ending
 from agentspec.terminal.typed import Typed
+from tests.threads import wait_for
 
 
 @pytest.fixture
@@ -67,3 +69,25 @@ def test_what_is_typed_after_the_program_has_said_that_it_stopped_is_the_prompts
         os.write(keyboard, b"after\n")
     assert typed.take() == (None, "before")
     assert os.read(screen, 64) == b"after\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "taken"),
+    [
+        (b"a \\\nb\n", ("a \nb", "")),
+        # the second line is typed at the prompt, where the first one has to be
+        (b"a \\\n", (None, "a \n")),
+        (b"\\\n", (None, "")),
+        (b"one\n", ("one", "")),
+    ],
+)
+def test_a_request_whose_last_line_is_still_to_come_is_not_sent(
+    terminal: tuple[int, int], keys: bytes, taken: tuple[str | None, str]
+) -> None:
+    keyboard, screen = terminal
+    typed = Typed()
+    with typed.reading():
+        os.write(keyboard, keys)
+        wait_for(lambda: not typed.empty and not select.select([screen], [], [], 0)[0])
+    assert typed.take() == taken
+    assert typed.take() == (None, "")
