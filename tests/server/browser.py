@@ -76,7 +76,7 @@ class Browser:
         data = json.dumps(message).encode() + b"\0"
         while data:
             data = data[os.write(self._write, data) :]
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while True:
             got = self._receive(end)
             if got.get("id") == number:
@@ -170,7 +170,7 @@ class Page:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
-    def wait(self, script: str, seconds: float = 30) -> Any:
+    def wait(self, script: str, seconds: float = 120) -> Any:
         """The first true value of an expression."""
         end = time.monotonic() + seconds
         while True:

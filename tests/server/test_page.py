@@ -267,7 +267,7 @@ def test_a_real_answer(serve: Any, chat: Any, look: Any) -> None:
         json.dumps(body).encode(),
         {"content-type": "application/json", "user-agent": "a-client/2"},
     )
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         answer.read()
     page.wait(f"document.querySelector('#text').textContent === {json.dumps(reply)}")
     assert page.run("document.querySelectorAll('#text .s-predicted').length") > 0
@@ -325,7 +325,7 @@ def test_an_open_page_does_not_keep_the_server(
     server = serve()
     page = look(server.url)
     server.signal()
-    server.thread.join(20)
+    server.thread.join(120)
     assert not server.thread.is_alive()
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
     page.wait("document.querySelector('#state').dataset.state === 'lost'")
