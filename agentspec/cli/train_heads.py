@@ -23,7 +23,12 @@ _FILES = click.Path(path_type=Path, exists=True)
 @click.option(
     "--kind", required=True, type=click.Choice(["medusa", "eagle", "exit"]), help="What to train."
 )
-@click.option("--text", multiple=True, type=_FILES, help="Text file to go on from; repeatable.")
+@click.option(
+    "--text",
+    multiple=True,
+    type=_FILES,
+    help="Text file to go on from, or a folder of them; repeatable.",
+)
 @click.option(
     "--sessions",
     multiple=True,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentspec.backends.base import Tokenizer
+from agentspec.context.workspace import Workspace
 from agentspec.errors import InvalidRequestError, line_of
 from agentspec.replay.chatml import ChatEncoder
 from agentspec.replay.recording import read_recordings, trace_files
@@ -33,25 +34,40 @@ class Window:
 def text_windows(tokenizer: Tokenizer, files: Sequence[Path], length: int) -> list[Window]:
     """Stretches of `length` tokens of UTF-8 text files, one behind the other.
 
-    The last one of a short file is cut to a multiple of `GRAIN`. Raises InvalidRequestError naming
-    the file that cannot be read.
+    Of a folder, the files that `Workspace` would index. The last stretch of a short file is cut to
+    a multiple of `GRAIN`. Raises InvalidRequestError naming the file that cannot be read.
     """
     found = []
-    for path in files:
-        try:
-            if path.stat().st_size > _MOST_BYTES:
-                raise InvalidRequestError(f"{path} is larger than 64 MiB; split it")
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidRequestError(
-                f"{path} cannot be read as text: {line_of(error, 200)}"
-            ) from error
+    for path, text in _texts(files):
         ids = tokenizer.encode(text)
         for start in range(0, len(ids), length):
             part = _cut(ids[start : start + length])
             if part and (len(part) == length or not start):
                 found.append(Window(part, str(path)))
     return found
+
+
+def _texts(paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    for path in paths:
+        if path.is_dir():
+            workspace = Workspace(path)
+            # by name: a file that is touched does not change what is learnt
+            read = [
+                workspace.read(name) for name in sorted(each.path for each in workspace.files())
+            ]
+            texts = [(path / one[0].path, one[1]) for one in read if one is not None]
+            if not texts:
+                raise InvalidRequestError(f"{path} holds no text file; name another folder")
+            yield from texts
+            continue
+        try:
+            if path.stat().st_size > _MOST_BYTES:
+                raise InvalidRequestError(f"{path} is larger than 64 MiB; split it")
+            yield path, path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidRequestError(
+                f"{path} cannot be read as text: {line_of(error, 200)}"
+            ) from error
 
 
 def session_windows(

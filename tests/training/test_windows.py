@@ -40,10 +40,22 @@ def test_a_text_is_cut_into_windows_without_gaps(tmp_path: Path) -> None:
 
 def test_files_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_bytes(b"\xff\xfe\x00")
-    for path in (tmp_path / "b.txt", tmp_path / "absent", tmp_path):
+    for path in (tmp_path / "b.txt", tmp_path / "absent"):
         with pytest.raises(InvalidRequestError, match="cannot be read as text") as caught:
             text_windows(TOKENIZER, [path], 32)
         assert "\n" not in str(caught.value)
+
+
+def test_a_folder_is_its_text_files_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="holds no text file"):
+        text_windows(TOKENIZER, [tmp_path], 32)
+    (tmp_path / "in").mkdir()
+    for name, text in (("in/c.py", "c" * 32), ("b.txt", "b" * 32), (".env", "KEY=" + "k" * 32)):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "a.bin").write_bytes(b"\0" * 64)
+    found = text_windows(TOKENIZER, [tmp_path], 32)
+    assert [w.group for w in found] == [str(tmp_path / name) for name in ("b.txt", "in/c.py")]
+    assert [TOKENIZER.decode(w.ids) for w in found] == [b"b" * 32, b"c" * 32]
 
 
 def test_windows_of_a_session_end_where_answers_are(tmp_path: Path) -> None:
