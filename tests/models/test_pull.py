@@ -113,8 +113,9 @@ def test_two_processes_at_once(tmp_path: Path, hub: Any, make_entry: Any, hub_so
     output = ["", ""]
 
     def read(n: int) -> None:
-        assert both[n].stdout is not None
-        for line in both[n].stdout:
+        said = both[n].stdout
+        assert said is not None
+        for line in said:
             output[n] += line
             if "waiting" in line:
                 hub.go_on.set()

@@ -82,7 +82,7 @@ def test_a_session_that_cannot_be_opened_does_not_end_the_prompt_that_follows(
         return first
 
     chat = Chat(
-        Ways(lambda _: model, session),  # type: ignore[arg-type, return-value]
+        Ways(lambda _: model, session),
         Repository(tmp_path),
         prompt,
         Console(file=io.StringIO()),
