@@ -19,6 +19,7 @@ from agentspec.assistant.model import (
 )
 from agentspec.errors import AgentspecError, CancelledError
 from agentspec.remote.account import Account, Entry
+from agentspec.remote.body import TIMED
 from agentspec.remote.client import Client
 from agentspec.remote.events import (
     MAX_ANSWER,
@@ -32,7 +33,6 @@ from agentspec.remote.events import (
     thinking_of,
 )
 from agentspec.remote.served import served
-from agentspec.remote.statistics import statistics_in
 from agentspec.wire import Usage
 
 _CHARS_PER_TOKEN = 3.6
@@ -64,12 +64,12 @@ class HttpModel:
         self._key = key
         self.options = options
         self.name, self.n_ctx = name, n_ctx
-        kind = ""
+        self._kind = ""
         if not name or not n_ctx:
             found = served(self._client, name)
             self.name, self.n_ctx = found.name, n_ctx or found.n_ctx or _DEFAULT_CONTEXT
-            kind = found.kind
-        self._account = Account(self._client, counters=kind == "vllm")
+            self._kind = found.kind
+        self._account = Account(self._client, counters=self._kind == "vllm")
 
     def answer(
         self,
@@ -88,6 +88,8 @@ class HttpModel:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+        if self._kind == "llama.cpp":
+            body |= TIMED
         if tools:
             body["tools"] = list(tools)
         if max_tokens is not None:
@@ -141,7 +143,6 @@ class HttpModel:
     ) -> Generator[Piece, None, None]:
         reason = ""
         usage = Usage()
-        last: dict[str, Any] = {}
         calls = Calls()
         for chunk in self._client.answer(response, n_ctx=self.n_ctx, most=_MOST_ANSWER):
             for choice in map(object_of, list_of(chunk.get("choices"))):
@@ -156,11 +157,11 @@ class HttpModel:
                     yield CallPiece(part.index, part.id, part.name, part.arguments)
                 reason = text_of(choice.get("finish_reason")) or reason
             usage = model_of(Usage, chunk.get("usage")) or usage
-            last.update(statistics_in(chunk))
+            entry.heard(chunk)
         if not reason:
             raise self._client.unfinished()
         response.close()
-        speculation = self._account.end(entry, last, usage, stop)
+        speculation = self._account.end(entry, usage, stop)
         yield Finished(reason, usage, speculation, time.perf_counter() - begun)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from agentspec.aio import Stop
 from agentspec.remote.client import Client
 from agentspec.remote.counters import Counters, Watch
-from agentspec.remote.statistics import speculation_of, told
+from agentspec.remote.statistics import Trail, speculation_of, statistics_in, told
 from agentspec.wire import SpeculationStats, Usage
 
 
@@ -19,8 +19,17 @@ class Entry:
     def __init__(self, model: str, before: Counters | None = None) -> None:
         self.model = model
         self.before = before
+        self.last: dict[str, Any] = {}
+        """What the server said of statistics beside its usage."""
+        self.trail = Trail()
         self._begun = time.perf_counter()
         self._first: float | None = None
+
+    def heard(self, event: Mapping[str, Any]) -> None:
+        """Keep what an event says of statistics."""
+        said = statistics_in(event)
+        self.last.update(said)
+        self.trail.add(said.get("timings"))
 
     def text(self) -> None:
         """Text came."""
@@ -54,12 +63,12 @@ class Account:
             return Entry(model)
         return Entry(model, self._watch.now(model, stop))
 
-    def end(
-        self, entry: Entry, last: Mapping[str, Any], usage: Usage | None, stop: Stop
-    ) -> SpeculationStats:
-        """The statistics of an answer that has ended; its server said `last` beside its usage."""
-        stats = speculation_of(last, usage, first=entry.first, whole=entry.whole)
-        if told(last):
+    def end(self, entry: Entry, usage: Usage | None, stop: Stop) -> SpeculationStats:
+        """The statistics of an answer that has ended."""
+        stats = speculation_of(
+            entry.last, usage, first=entry.first, whole=entry.whole, trail=entry.trail
+        )
+        if told(entry.last):
             self._told = True
         elif not stats.drafted and not self._counted(stats, entry, stop):
             stats.notes.append("what was drafted is not known: the server does not say")

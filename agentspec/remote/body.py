@@ -59,6 +59,8 @@ DIALECTS: Mapping[str, Dialect] = MappingProxyType(
 )
 
 
+TIMED: Mapping[str, Any] = MappingProxyType({"timings_per_token": True})
+"""Asks llama-server for its counts with each token: the last ones alone do not tell the passes."""
 _LONGEST_TEXT = 1 << 17
 
 
@@ -82,6 +84,8 @@ def body_of(
         **_tools(request, kind, dialect, notes),
         **_hints(request, kind, dialect, notes),
     }
+    if kind == "llama.cpp":
+        body |= TIMED
     if request.max_tokens is not None:
         body[dialect.max_tokens] = request.max_tokens
     if request.stop:

@@ -20,7 +20,6 @@ from agentspec.remote.events import (
     text_of,
     thinking_of,
 )
-from agentspec.remote.statistics import statistics_in
 from agentspec.types import FinishReason
 from agentspec.wire import (
     ChoiceDelta,
@@ -48,10 +47,7 @@ _MOST_NAMELESS = 1 << 16
 
 @dataclass(slots=True)
 class RemoteAnswer:
-    """An answer as its events come: chunks in one shape, whatever the server's habits.
-
-    `last` is what the server said of statistics beside its usage.
-    """
+    """An answer as its events come: chunks in one shape, whatever the server's habits."""
 
     client: Client
     id: str = ""
@@ -59,7 +55,6 @@ class RemoteAnswer:
     model: str = ""
     reason: str = ""
     usage: Usage | None = None
-    last: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     _text: list[str] = field(default_factory=list)
     _calls: Calls = field(default_factory=Calls)
@@ -98,7 +93,7 @@ class RemoteAnswer:
                     yield Chunk.of(self, shown, logprobs=self._new_logprobs())
                 self.reason = text_of(choice.get("finish_reason")) or self.reason
             self.usage = model_of(Usage, event.get("usage")) or self.usage
-            self.last.update(statistics_in(event))
+            entry.heard(event)
         yield Chunk.of(self, ChoiceDelta(), finish=self._finish(), logprobs=self._new_logprobs())
 
     def end(self, speculation: SpeculationStats) -> Chunk:

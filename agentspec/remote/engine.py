@@ -267,7 +267,7 @@ class RemoteEngine(Closing):
                 )
                 yield from answer.chunks(self._client.answer(response, n_ctx=found.n_ctx), entry)
                 response.close()
-                stats = account.end(entry, answer.last, answer.usage, stop)
+                stats = account.end(entry, answer.usage, stop)
                 stats.notes = [*notes, *_uncalled(body, answer), *stats.notes]
                 stack.close()  # whoever leaves the last chunk there holds up no other request
                 yield answer.end(stats)

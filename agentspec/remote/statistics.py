@@ -80,11 +80,51 @@ def told(last: Mapping[str, Any]) -> bool:
     )
 
 
+@dataclass(slots=True)
+class Trail:
+    """What llama-server's `timings` say with each token: how the last pass with a draft ended.
+
+    Its count of accepted tokens holds those behind the end of the answer too.
+    """
+
+    _written: int = 0
+    _accepted: int = 0
+    _begun: tuple[int, int] | None = None
+    """Tokens written before the last draft, where that is known, and up to where it goes."""
+    _at: int = 0
+    """Up to where tokens of it can lie at most."""
+
+    def add(self, value: object) -> None:
+        """The timings of an event."""
+        found = model_of(_Timings, value)
+        if found is None:
+            return
+        grown = found.draft_n_accepted - self._accepted
+        if grown > 0:
+            known = self._written > 0 and found.predicted_n == self._written + 1
+            self._begun = (self._written, self._written + 1 + grown) if known else None
+            self._at = found.predicted_n + grown
+        self._written, self._accepted = found.predicted_n, found.draft_n_accepted
+
+    def behind(self) -> tuple[int, bool]:
+        """Accepted tokens behind the end, at most, and whether that is their number."""
+        if self._begun is not None:
+            return max(0, self._begun[1] - self._written), True
+        most = min(self._accepted, max(0, self._at - self._written))
+        return most, most == 0
+
+
 def speculation_of(
-    last: Mapping[str, Any], usage: Usage | None, *, first: float, whole: float
+    last: Mapping[str, Any],
+    usage: Usage | None,
+    *,
+    first: float,
+    whole: float,
+    trail: Trail | None = None,
 ) -> SpeculationStats:
     """The statistics of an answer whose server said `last` beside its usage.
 
+    `trail` is what llama-server said meanwhile.
     `first` and `whole` are the seconds to the first text and to the end, measured here: they stand
     in where the server says nothing of its times, and a note says so.
     """
@@ -99,7 +139,7 @@ def speculation_of(
     )
     if own is not None:
         stats.notes.append(_TOO_MANY)
-    timed = _from_timings(stats, model_of(_Timings, last.get("timings")))
+    timed = _from_timings(stats, model_of(_Timings, last.get("timings")), trail or Trail())
     timed = _from_metrics(stats, model_of(_Metrics, last.get("metrics"))) or timed
     details = usage.completion_tokens_details
     predicted = details.accepted_prediction_tokens
@@ -180,7 +220,7 @@ def drafted(stats: SpeculationStats, drafted: int, accepted: int, *, source: str
     return drafted > 0
 
 
-def _from_timings(stats: SpeculationStats, timings: _Timings | None) -> bool:
+def _from_timings(stats: SpeculationStats, timings: _Timings | None, trail: Trail) -> bool:
     if timings is None:
         return False
     stats.cached_tokens = timings.cache_n or stats.cached_tokens
@@ -188,9 +228,10 @@ def _from_timings(stats: SpeculationStats, timings: _Timings | None) -> bool:
     stats.generated_tokens = timings.predicted_n or stats.generated_tokens
     stats.prefill_seconds = timings.prompt_ms / 1000
     stats.tokens_per_second = timings.predicted_per_second
+    behind, sure = trail.behind()
     # without drafts it says nothing of them: every pass wrote one token
-    passes = None if timings.draft_n else timings.predicted_n
-    counted(stats, Count(timings.draft_n, timings.draft_n_accepted, passes=passes))
+    passes = timings.predicted_n - timings.draft_n_accepted + behind if sure else None
+    counted(stats, Count(timings.draft_n, timings.draft_n_accepted, beyond=behind, passes=passes))
     return True
 
 

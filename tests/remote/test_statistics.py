@@ -148,17 +148,55 @@ def test_of_llama_server(fake: Fake, remote: Remote) -> None:
     fake.models = {"data": [{"id": "m", "owned_by": "llamacpp"}]}
     fake.say(
         delta(role="assistant", content=None),
-        delta(content="hi"),
+        timed("a", 1),
+        timed("b", 25, 19, 11),
+        timed("c", 34, 67, 19),
+        timed("d", 35, 67, 30),
+        timed("e", 46, 67, 30),
         STOP,
         llama(draft_n=67, draft_n_accepted=30),
     )
     found = remote().complete(HI).speculation
+    assert fake.bodies[0]["timings_per_token"] is True
     assert found is not None
     assert (found.drafted, found.accepted, found.passes) == (67, 30, 16)
     assert (found.cached_tokens, found.prefill_seconds) == (24, 28.8405)
     assert (found.tokens_per_second, found.acceptance_length) == (25.0, 46 / 16)
     assert not found.notes
     assert "/metrics" not in fake.paths
+
+
+def timed(text: str, written: int, drafted: int = 0, accepted: int = 0) -> dict[str, Any]:
+    """An event of llama-server that was asked for its timings with each token."""
+    times = llama(predicted_n=written)["timings"]
+    if drafted:
+        times |= {"draft_n": drafted, "draft_n_accepted": accepted}
+    return {**delta(content=text), "timings": times}
+
+
+@pytest.mark.parametrize(
+    ("trail", "passes", "note"),
+    [
+        # seen: 21 tokens and 16 accepted ones, of which 10 lay behind the stop text; 15 passes
+        ([(1, 0), (14, 0), (15, 16), (20, 16)], 15, ""),
+        # the text of the draft's first tokens was held back: they may be of a pass before
+        ([(1, 0), (14, 0), (18, 16)], 5, "passes are 5 to 18"),
+        # an older one says it once
+        ([], 5, "passes are 5 to 21"),
+    ],
+)
+def test_accepted_tokens_behind_the_end_took_no_pass(
+    fake: Fake, remote: Remote, trail: list[tuple[int, int]], passes: int, note: str
+) -> None:
+    fake.models = {"data": [{"id": "m", "owned_by": "llamacpp"}]}
+    events = [timed("a", written, 53, accepted) for written, accepted in trail]
+    last = llama(predicted_n=21, draft_n=53, draft_n_accepted=16)
+    fake.say(*events, STOP, last)
+    found = remote().complete(HI).speculation
+    assert found is not None
+    assert (found.passes, found.accepted) == (passes, 16)
+    assert note in " ".join(found.notes)
+    assert ("passes" in " ".join(found.notes)) == bool(note)
 
 
 def test_of_llama_server_without_drafts(fake: Fake, remote: Remote) -> None:
