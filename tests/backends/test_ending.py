@@ -18,6 +18,7 @@ import pytest
 
 from agentspec.backends.base import Rows
 from agentspec.errors import BackendError, CancelledError, DecodeError
+from tests.threads import wait_for
 
 pytestmark = pytest.mark.program
 
@@ -36,7 +37,7 @@ class SlowLib:
 
     def llama_decode(self, ctx: Any, batch: Any) -> int:
         self.inside.set()
-        self.release.wait(10)
+        self.release.wait(60)
         return int(self._lib.llama_decode(ctx, batch))
 
 
@@ -98,14 +99,15 @@ def test_close_waits_for_a_running_pass(load: Load, tiny: Any) -> None:
 
     worker = threading.Thread(target=run)
     worker.start()
-    assert slow.inside.wait(10)
+    assert slow.inside.wait(60)
     closing = threading.Thread(target=backend.close)
     closing.start()
+    wait_for(lambda: backend._handles.abort[0] == b"\x01")
     closing.join(0.2)
     assert closing.is_alive(), "freed under a running pass"
     slow.release.set()
-    worker.join(10)
-    closing.join(10)
+    worker.join(60)
+    closing.join(60)
     assert not closing.is_alive()
     assert [type(error) for error in errors] == [CancelledError]
 

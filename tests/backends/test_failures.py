@@ -339,19 +339,23 @@ def test_cancel_ends_a_pass_that_is_running(
     prompt = words(20, 40000)
     feed(backend, seq, prompt)
     long = words(512, 40000, seed=1)
-    start = time.perf_counter()
-    backend.forward([Rows(seq, long)])
-    whole = time.perf_counter() - start
-    backend.rollback(seq, 20)
+    times = []
+    for _ in range(2):
+        start = time.perf_counter(), time.process_time()
+        backend.forward([Rows(seq, long)])
+        times.append((time.perf_counter() - start[0], time.process_time() - start[1]))
+        backend.rollback(seq, 20)
 
-    timer = threading.Timer(whole / 10, backend.cancel)
+    # of the quicker pass: what else the machine did then made it no longer
+    timer = threading.Timer(min(times)[0] / 10, backend.cancel)
     timer.start()
-    start = time.perf_counter()
+    begun = time.process_time()
     with pytest.raises(CancelledError):
         backend.forward([Rows(seq, long)])
-    spent = time.perf_counter() - start
+    spent = time.process_time() - begun
     timer.join()
-    assert spent < whole / 2
+    # of the processor: nor does it count here
+    assert spent < max(times)[1] / 2
     assert backend.length(seq) == 20
     fresh = load(path, n_ctx=1024, chunk=512)
     clean = fresh.open()

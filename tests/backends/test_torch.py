@@ -396,9 +396,9 @@ def test_close_waits_for_the_pass_and_ends_it(
 
     thread = threading.Thread(target=run)
     thread.start()
-    begun.wait(10)
+    assert begun.wait(60)
     backend.close()
-    thread.join(10)
+    thread.join(60)
     assert ended
 
 
