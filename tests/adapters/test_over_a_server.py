@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,13 +141,19 @@ def test_a_refused_key_in_dspy(server: Running) -> None:
     refuses(server, LMAuthError, ask)
 
 
-def test_a_refused_key_in_llm(server: Running) -> None:
+def test_a_refused_key_in_llm(
+    server: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     pytest.importorskip("llm")
     import llm
 
+    from agentspec.adapters.llm import AgentSpec
+
+    monkeypatch.setenv("LLM_USER_PATH", str(tmp_path))
+
     def ask(key: str) -> None:
-        model = llm.get_model("agentspec")
-        assert TEXT in model.prompt("hi", key=key, base_url=f"{server.url}/v1").text()
+        answer = AgentSpec("agentspec").prompt("hi", key=key, base_url=f"{server.url}/v1")
+        assert answer.text().startswith(TEXT)
 
     refuses(server, llm.NeedsKeyException, ask)
 
