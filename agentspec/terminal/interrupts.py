@@ -90,10 +90,11 @@ class Interrupts:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Take the keyboard over, until the block is left."""
-        self._take()
         try:
+            self._take()
             yield
         finally:
+            # also what a Ctrl-C has let only begin
             self._held.close()
 
     @contextmanager

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import sys
 import termios
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from agentspec.aio import Stop
 from agentspec.terminal import typed as module
-from agentspec.terminal.interrupts import ending
+from agentspec.terminal.interrupts import Interrupts, ending
 from agentspec.terminal.typed import Typed
 from tests.threads import wait_for
 
@@ -91,3 +94,18 @@ def test_a_request_whose_last_line_is_still_to_come_is_not_sent(
         wait_for(lambda: not typed.empty and not select.select([screen], [], [], 0)[0])
     assert typed.take() == taken
     assert typed.take() == (None, "")
+
+
+def test_an_interrupt_while_the_keyboard_is_taken_over_gives_it_back(
+    terminal: tuple[int, int],
+) -> None:
+    screen = terminal[1]
+    before = termios.tcgetattr(screen), signal.getsignal(signal.SIGINT)
+
+    class Interrupted(Typed):
+        def reading(self) -> Any:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Interrupts(Stop(), Interrupted()).listening():
+        pytest.fail("it listens")
+    assert (termios.tcgetattr(screen), signal.getsignal(signal.SIGINT)) == before
