@@ -101,7 +101,7 @@ def complete(
             click.echo(answer.model_dump_json())
             _say_lossy(answer)
             return
-        final = None
+        final, cut = None, False
         # what a model says may hold sequences that steer a terminal; a file gets it as it is
         shown = without_controls if sys.stdout.isatty() else str
         stream = engine.stream(chat, **request)
@@ -109,6 +109,7 @@ def complete(
             for chunk in stream:
                 final = chunk
                 for choice in chunk.choices:
+                    cut = cut or choice.finish_reason == "length"
                     click.echo(shown(choice.delta.reasoning_content or ""), nl=False)
                     click.echo(shown(choice.delta.content or ""), nl=False)
         except KeyboardInterrupt:
@@ -116,6 +117,8 @@ def complete(
             raise CancelledError("interrupted; the text so far stands above") from None
         click.echo()
         _say_lossy(final)
+        if max_tokens is None and cut:  # who gave a limit knows it
+            click.echo("note: the answer was cut at its most tokens; give --max-tokens", err=True)
         if explain and final is not None and final.speculation is not None:
             for number, line in enumerate(final.speculation.explained, 1):
                 click.echo(f"pass {number}: {line}", err=True)

@@ -233,7 +233,8 @@ class Client:
             return overflow
         if status in (401, 403):
             return AuthenticationError(
-                f"{self.url} refuses the key ({status}): {text or 'no reason given'}"
+                f"{self.url} refuses the key ({status}): {text or 'no reason given'}; "
+                "give another as api_key, --api-key-file or OPENAI_API_KEY"
             )
         if status is not None and 300 <= status < 400:
             return ConfigError(f"{self.url} redirects ({status}); give the address it redirects to")

@@ -153,6 +153,17 @@ def test_speculation_is_as_the_settings_say(
     assert json.loads(result.stdout)["speculation"]["drafted"] == 0
 
 
+def test_an_answer_that_was_cut_says_so(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_engine(*_: Any, **__: Any) -> Any:
+        return chat.engine(chat.writing("abc abc abc abc"), max_tokens=5)
+
+    monkeypatch.setattr(loading, "load_engine", load_engine)
+    result = CliRunner().invoke(main, ["complete", "hi"])
+    assert (result.exit_code, result.stdout) == (0, "abc a\n")
+    assert result.stderr == "note: the answer was cut at its most tokens; give --max-tokens\n"
+    assert CliRunner().invoke(main, ["complete", "hi", "--max-tokens", "5"]).stderr == ""
+
+
 def test_stats_are_on_standard_error(run: Invoke) -> None:
     result = run("hi", "--stats")
     assert result.stdout == "Hello, wörld! Hello, wörld!\n"

@@ -367,6 +367,13 @@ CONTRAST = """(() => {
 })()"""
 
 
+CUT = """
+[...document.querySelectorAll('#tiles .faint')]
+    .filter((each) => each.scrollWidth > each.clientWidth)
+    .map((each) => each.textContent)
+"""
+
+
 def test_it_is_readable(serve: Any, look: Any, measured: None) -> None:
     server = serve()
     kinds = ["lookup", "edit", "habit", "skeleton", "predicted", "draft_model", "forced", "x", None]
@@ -382,6 +389,7 @@ def test_it_is_readable(serve: Any, look: Any, measured: None) -> None:
         for width in (375, 640, 1000, 1001, 1440):
             page.resize(width, 900)
             assert page.run("document.documentElement.scrollWidth") == width
+            assert page.run(CUT) == []
             assert page.run(CONTRAST) == []
 
 
