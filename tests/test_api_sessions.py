@@ -345,6 +345,18 @@ def test_the_longest_unused_one_goes_first(chat: Any) -> None:
     assert cached(engine.complete(ask(1, 100), max_tokens=3)) < 40
 
 
+def test_the_longest_unused_one_makes_room_while_an_answer_grows(chat: Any) -> None:
+    engine = chat.engine(
+        chat.writing("abcdefghij" * 60), kind=Cells, n_ctx=1000, max_sessions=3, speculation=False
+    )
+    for n in (0, 1, 0, 1):
+        engine.complete(ask(n, 250), max_tokens=3)
+    engine.complete(ask(2, 250), max_tokens=300)
+    assert engine.target.most <= 1000
+    assert cached(engine.complete(ask(1, 250), max_tokens=3)) > 250
+    assert cached(engine.complete(ask(0, 250), max_tokens=3)) < 40
+
+
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_shared_beginning_is_copied_and_its_cells_are_shared(chat: Any, busy: bool) -> None:
     """Sub-agents with the same long instructions: neither reads them twice nor holds them twice."""
