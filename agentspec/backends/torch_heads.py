@@ -19,6 +19,8 @@ BASE = "base_model_name_or_path"
 """Under this key a file names the model it was trained for, as published ones do."""
 IDENTITY = "base_identity"
 """The same as `TorchBackend.identity`, in files that were trained here."""
+UNFINISHED = "unfinished"
+"""The folder inside an output that a broken-off training goes on from."""
 
 _FLOATS = ("torch.float32", "torch.bfloat16", "torch.float16")
 _MOST_CONFIG = 1 << 20
@@ -163,6 +165,11 @@ def _file(path: Path) -> Path:
         pickled = pickles(path)
         if not found and pickled:
             path = pickled[0]
+        elif not found and (path / UNFINISHED).is_dir():
+            raise ModelFileError(
+                f"{path} holds a training that is not finished; go on with it: the same "
+                "`agentspec train-heads` command again"
+            )
         else:
             raise ModelFileError(
                 f"{path} holds {len(found)} safetensors files; name the one with the heads"

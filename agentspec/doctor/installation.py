@@ -20,6 +20,8 @@ _EXTRAS = {
     "chat": ("rich", "prompt_toolkit", "pathspec"),
     "server": ("starlette", "uvicorn"),
     "hub": ("huggingface_hub",),
+    "torch": ("torch", "transformers", "safetensors", "gguf"),
+    "bench": ("matplotlib", "plotext", "psutil"),
     "gpu": ("pynvml",),
 }
 

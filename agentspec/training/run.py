@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from agentspec.backends.torch_heads import UNFINISHED
 from agentspec.errors import ConfigError, UnsupportedError
 from agentspec.files import replacing
 from agentspec.replay.store import ArrayStore
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
 Bar = Callable[[str], Callable[[int, int], None]]
 """Label to what is told steps done and steps in all."""
 
-WORK = "unfinished"
-"""The folder inside the output that a broken-off training goes on from."""
+WORK = UNFINISHED
 _GONE = "finished.part"
 _HELD = 64
 _TALKS = 0.4

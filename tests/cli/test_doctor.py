@@ -334,3 +334,9 @@ def test_a_curve_of_one_row_is_no_verdict(tiny: str, monkeypatch: pytest.MonkeyP
     found = checks(tiny)["cost curve"]
     assert found["state"] == "warn"
     assert "one row only" in found["found"]
+
+
+def test_parts_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "find_spec", lambda name: None if name == "torch" else 1)
+    (found,) = installation.extras()
+    assert found.found.endswith("these alone, in the clone: torch (pip install '.[torch]')")
