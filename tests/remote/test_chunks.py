@@ -235,3 +235,30 @@ def test_a_call_that_had_to_come_and_did_not_is_said(fake: Fake, remote: Remote)
     found = remote().complete(HI, tools=[tool], tool_choice="required").speculation
     assert found is not None
     assert "no tool was called" not in " ".join(found.notes)
+
+
+def test_calls_of_llama_server_as_they_were_seen(fake: Fake, remote: Remote) -> None:
+    def seen(index: int, written: str, name: str = "", id_: str = "") -> dict[str, Any]:
+        said: dict[str, Any] = {"function": {"name": name}, "id": id_, "type": "function"}
+        piece = {"index": index, **(said if name else {"function": {}})}
+        piece["function"]["arguments"] = written
+        return {
+            "choices": [{"finish_reason": None, "index": 0, "delta": {"tool_calls": [piece]}}],
+            "created": 1796048134,
+            "id": "chatcmpl-7boyYq140rNkFITtOVIyh7L4h9cKiFqJ",
+            "model": "/models/m.gguf",
+            "system_fingerprint": "b0-unknown",
+            "object": "chat.completion.chunk",
+        }
+
+    fake.models = {"data": [{"id": "m", "owned_by": "llamacpp"}]}
+    one, two = "RzeBQfVt4nJeqNAhobOYojP2iiJQ85Cm", "ieKSiKLVZVRVJjAVXiK8ikXbNmpLhCye"
+    fake.say(
+        delta(role="assistant", content=None),
+        seen(0, "{", "read", one),
+        *(seen(0, text) for text in ('"', "path", '":', ' "', "README", ".md", '"}')),
+        seen(1, "{", "read", two),
+        seen(1, "}"),
+        {"choices": [{"finish_reason": "tool_calls", "index": 0, "delta": {}}]},
+    )
+    assert calls(remote()) == [(one, "read", '{"path": "README.md"}'), (two, "read", "{}")]

@@ -170,6 +170,7 @@ VLLM = (
     "This model's maximum context length is 1024 tokens. However, your prompt contains at least "
     "1025 input tokens, which exceeds this limit even without any output tokens."
 )
+LLAMA = "request (9031 tokens) exceeds the available context size (2048 tokens), try increasing it"
 
 
 @pytest.mark.parametrize(
@@ -177,6 +178,15 @@ VLLM = (
     [
         (400, {"type": "exceed_context_size_error", "message": "x", "n_prompt_tokens": 9,
                "n_ctx": 5}, ContextOverflowError, "9 tokens.*of 5"),
+        (400, {"code": 400, "message": LLAMA, "type": "exceed_context_size_error",
+               "n_prompt_tokens": 9031, "n_ctx": 2048}, ContextOverflowError,
+         "9031 tokens.*of 2048"),
+        (400, {"code": 400, "message": "JSON schema error at #: unrecognized type nonsense",
+               "type": "invalid_request_error"}, InvalidRequestError, "unrecognized type"),
+        (401, {"message": "Invalid API Key", "type": "authentication_error", "code": 401},
+         ConfigError, "refuses the key"),
+        (503, {"message": "Loading model", "type": "unavailable_error", "code": 503}, BackendError,
+         "503: Loading model"),
         (400, {"code": 400, "type": "BadRequestError", "message": VLLM}, ContextOverflowError,
          "1025 tokens.*of 1024"),
         (400, {"code": "context_length_exceeded", "message": "x"}, ContextOverflowError, "999"),
