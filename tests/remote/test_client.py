@@ -154,6 +154,7 @@ def test_our_own_server_with_a_key(serve: Callable[..., Running]) -> None:
 
 
 def test_our_own_servers_refusals(chat: Any, serve: Callable[..., Running]) -> None:
+    pytest.importorskip("llguidance")
     server = serve(chat.engine(chat.writing("x"), n_ctx=64))
     with Engine.remote(server.url + "/v1") as engine:
         with pytest.raises(ContextOverflowError) as caught:
