@@ -4,6 +4,7 @@
 #   report: a page of cold, warm and other engines' ways to draft, llama-server too where it is on
 #     PATH; 20 minutes more, and
 #   replay TRACES: recorded sessions with sample.json and curves.json beside them; 45 minutes more.
+# LLAMA_SERVER=PATH adds llama.cpp's server, and a draft model on both sides, to server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"
@@ -47,7 +48,11 @@ if [[ $want == *" overhead "* ]]; then
     report overhead python -m agentspec.bench.overhead
 fi
 if [[ $want == *" server "* ]]; then
-    python scripts/server_loop.py --model $target --repeat 2 --out $out/server-loop.json
+    theirs=()
+    if [[ -n ${LLAMA_SERVER:-} ]]; then
+        theirs=(--llama-server "$LLAMA_SERVER" --draft qwen2.5-coder-0.5b)
+    fi
+    python scripts/server_loop.py --model $target --repeat 2 "${theirs[@]}" --out $out/server-loop.json
     report server-loop python scripts/server_loop.py --again $out/server-loop.json
 fi
 if [[ $want == *" replay "* ]]; then

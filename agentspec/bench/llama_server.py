@@ -76,7 +76,8 @@ class LlamaServer:
         """The answer to a session, its prompt read before. Raises BackendError.
 
         llama-server's clock of generation starts when the first token is there, so one token less
-        is counted. It does not tell its passes: each is taken to have written one token of its own.
+        is counted. It does not tell its passes: each is taken to have written one token of its own,
+        which are too few where an accepted draft goes on behind the end.
         """
         if self._read is not session:
             self._post({**_body(session, options), "max_tokens": 1})
