@@ -136,8 +136,9 @@ def test_a_restart_goes_on_where_it_was(
         again = raw(engine, ids)
         assert again.text == expected
         assert cached(again) >= len(ids) - 12
-    with load(tiny(kind), sessions_salt="other", **told) as engine:
-        assert cached(raw(engine, ids)) == 0
+    for other in ({"sessions_salt": "other"}, {"template": "{{ messages[0].content }}"}):
+        with load(tiny(kind), **other, **told) as engine:
+            assert cached(raw(engine, ids)) == 0
     for path in folder.glob("*.state"):
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,16 @@ def test_first_come_first_served() -> None:
         assert (line.running, line.waiting) == (2, 0)
 
     asyncio.run(main())
+
+
+def test_what_answers_take_is_what_is_told(client: Any) -> None:
+    here = client("Hello.")
+    before = here.state.line.average_seconds
+    for _ in range(3):
+        body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+        assert here.post("/v1/chat/completions", json=body).status_code == 200
+    # the mean moves from what was assumed to what these took, which is nearly nothing
+    assert here.state.line.average_seconds < before
 
 
 @pytest.mark.parametrize(
