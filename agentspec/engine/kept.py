@@ -206,7 +206,7 @@ class SessionStore:
 
     def _warn(self, path: Path, why: Exception) -> None:
         if not self._warned:
-            _log.warning("the saved session %s is damaged and not used: %s", path, why)
+            _log.warning("the saved session %s is not used: %s", path, why)
         self._warned = True
 
     @staticmethod
