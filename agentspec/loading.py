@@ -12,7 +12,7 @@ from agentspec.config import Settings, load_settings
 from agentspec.control.rows import ANY_ROWS
 from agentspec.engine.typical import Typical, lossy_rule
 from agentspec.errors import ConfigError
-from agentspec.loading_heads import inner_of
+from agentspec.loading_heads import check_asked, inner_of
 from agentspec.loading_torch import model_folder, open_torch, takes_torch, torch_key
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def load_engine(
     )
     rule = lossy_rule(lossy, exact=chosen.exact)
     resolved = resolve(chosen)
+    check_asked(chosen, torch=takes_torch(Path(resolved.path), chosen))
     target = open_backend(resolved.path, chosen)
     helper = None
     try:

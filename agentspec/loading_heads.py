@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agentspec.backends.base import Rows, SeqId
 from agentspec.control.cost_draft import DraftCost
 from agentspec.control.source import ExitSource, HeadSource, Source
-from agentspec.errors import ConfigError
+from agentspec.errors import ConfigError, ModelNotFoundError
 
 if TYPE_CHECKING:
     from agentspec.backends.torch import TorchBackend
@@ -27,6 +27,10 @@ _SHARES = (1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 5 / 6)
 _ROUNDS = 3
 _BUDGET = 2.0
 _PROMPT = 16
+_NO_INSIDE = (
+    "heads and early exits need the inside of the target, which llama.cpp does not give; "
+    "set backend to torch"
+)
 
 
 def inner_of(target: object, settings: Settings) -> list[Inner]:
@@ -39,10 +43,7 @@ def inner_of(target: object, settings: Settings) -> list[Inner]:
     if not settings.speculation or not (settings.heads or exit_at is not None):
         return []
     if not hasattr(target, "listen"):
-        raise ConfigError(
-            "heads and early exits need the inside of the target, which llama.cpp does not give; "
-            "set backend to torch"
-        )
+        raise ConfigError(_NO_INSIDE)
     model: TorchBackend = target  # type: ignore[assignment]
     # rows of a tree pass differ by rounding from those of a chain: not in exact mode
     leaves = 1 if settings.exact else model.capabilities.max_leaves
@@ -50,6 +51,22 @@ def inner_of(target: object, settings: Settings) -> list[Inner]:
     if exit_at is not None:
         found.append(exits(model, layers_of(model, exit_at)))
     return found
+
+
+def check_asked(settings: Settings, *, torch: bool) -> None:
+    """What `inner_of` would refuse and can be seen before a target is loaded, which takes long.
+
+    Raises ConfigError and ModelNotFoundError.
+    """
+    exit_at = _exit_setting(settings.early_exit)
+    if not settings.speculation or not (settings.heads or exit_at is not None):
+        return
+    if not torch:
+        raise ConfigError(_NO_INSIDE)
+    for name in settings.heads:
+        path = Path(name).expanduser()
+        if not path.exists():
+            raise ModelNotFoundError(f"there are no heads at {path}")
 
 
 def _of_file(path: Path, target: TorchBackend, leaves: int) -> Inner:

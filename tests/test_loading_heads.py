@@ -156,6 +156,20 @@ def test_what_cannot_be_loaded_is_said(load: Any, folder: Any, tmp_path: Path) -
         load(folder("mamba"), early_exit="auto")
 
 
+def test_what_is_asked_for_is_looked_at_before_a_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "open_backend", lambda *_: pytest.fail("it was loaded"))
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF")
+    with pytest.raises(ConfigError, match="set backend to torch"):
+        loading.load_engine(model, heads=["x"])
+    with pytest.raises(ConfigError, match="off, auto or a number"):
+        loading.load_engine(model, early_exit="soon")
+    with pytest.raises(ModelNotFoundError, match="there are no heads at"):
+        loading.load_engine(model, backend="torch", heads=[str(tmp_path / "none")])
+
+
 def test_llama_cpp_shows_nothing_of_its_inside() -> None:
     target = ScriptedBackend(hashed_law(8), 8)
     for settings in ({"heads": ["x"]}, {"early_exit": "auto"}):
