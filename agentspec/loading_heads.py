@@ -27,10 +27,6 @@ _SHARES = (1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 5 / 6)
 _ROUNDS = 3
 _BUDGET = 2.0
 _PROMPT = 16
-_NO_INSIDE = (
-    "heads and early exits need the inside of the target, which llama.cpp does not give; "
-    "set backend to torch"
-)
 
 
 def inner_of(target: object, settings: Settings) -> list[Inner]:
@@ -39,11 +35,10 @@ def inner_of(target: object, settings: Settings) -> list[Inner]:
     Raises ConfigError where the target is no torch model, and what the files' readers raise:
     ModelNotFoundError, ModelFileError, PairMismatchError.
     """
+    check_asked(settings, torch=hasattr(target, "listen"))
     exit_at = _exit_setting(settings.early_exit)
     if not settings.speculation or not (settings.heads or exit_at is not None):
         return []
-    if not hasattr(target, "listen"):
-        raise ConfigError(_NO_INSIDE)
     model: TorchBackend = target  # type: ignore[assignment]
     # rows of a tree pass differ by rounding from those of a chain: not in exact mode
     leaves = 1 if settings.exact else model.capabilities.max_leaves
@@ -62,7 +57,10 @@ def check_asked(settings: Settings, *, torch: bool) -> None:
     if not settings.speculation or not (settings.heads or exit_at is not None):
         return
     if not torch:
-        raise ConfigError(_NO_INSIDE)
+        raise ConfigError(
+            "heads and early exits need the inside of the target, which llama.cpp does not give; "
+            "set backend to torch"
+        )
     for name in settings.heads:
         path = Path(name).expanduser()
         if not path.exists():

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 Bar = Callable[[str], Callable[[int, int], None]]
 """Label to what is told steps done and steps in all."""
 
-WORK = UNFINISHED
 _GONE = "finished.part"
 _HELD = 64
 _TALKS = 0.4
@@ -67,7 +66,7 @@ def train_heads(
     little text, ConfigError, UnsupportedError, BackendError and ModelFileError.
     """
     begun = clock()
-    work = out / WORK
+    work = out / UNFINISHED
     _tidied(out, work)
     if finished(out) is not None and not work.exists():
         raise ConfigError(f"{out} holds heads that are trained already; take another folder")
