@@ -19,7 +19,7 @@ from agentspec.assistant.model import (
 )
 from agentspec.errors import AgentspecError, CancelledError
 from agentspec.remote.account import Account, Entry
-from agentspec.remote.body import TIMED
+from agentspec.remote.body import DIALECTS
 from agentspec.remote.client import Client
 from agentspec.remote.events import (
     MAX_ANSWER,
@@ -88,8 +88,7 @@ class HttpModel:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        if self._kind == "llama.cpp":
-            body |= TIMED
+        body |= DIALECTS[self._kind].always
         if tools:
             body["tools"] = list(tools)
         if max_tokens is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -31,6 +31,10 @@ class Dialect:
     prediction: bool = False
     named_calls: bool = True
     """Whether a tool can be named that must be called."""
+    least_logprobs: int = 0
+    """Below as many tokens beside the one that was taken it gives no log-probabilities at all."""
+    always: Mapping[str, Any] = field(default_factory=dict)
+    """What every request says."""
 
 
 _UNKNOWN = Dialect(
@@ -41,7 +45,12 @@ DIALECTS: Mapping[str, Dialect] = MappingProxyType(
         "agentspec": Dialect(prediction=True),
         "vllm": Dialect(grammar="structured_outputs"),
         "llama.cpp": Dialect(
-            repetition_penalty="repeat_penalty", stop_token_ids="", named_calls=False
+            repetition_penalty="repeat_penalty",
+            stop_token_ids="",
+            named_calls=False,
+            least_logprobs=1,
+            # the last counts alone do not tell the passes
+            always=MappingProxyType({"timings_per_token": True}),
         ),
         "sglang": Dialect(no_top_k=-1, grammar="ebnf"),
         "openai": Dialect(
@@ -58,9 +67,6 @@ DIALECTS: Mapping[str, Dialect] = MappingProxyType(
     }
 )
 
-
-TIMED: Mapping[str, Any] = MappingProxyType({"timings_per_token": True})
-"""Asks llama-server for its counts with each token: the last ones alone do not tell the passes."""
 _LONGEST_TEXT = 1 << 17
 
 
@@ -83,9 +89,8 @@ def body_of(
         **_sampling(request, kind, dialect, n_ctx),
         **_tools(request, kind, dialect, notes),
         **_hints(request, kind, dialect, notes),
+        **dialect.always,
     }
-    if kind == "llama.cpp":
-        body |= TIMED
     if request.max_tokens is not None:
         body[dialect.max_tokens] = request.max_tokens
     if request.stop:
@@ -160,8 +165,7 @@ def _sampling(request: Request, kind: str, dialect: Dialect, n_ctx: int) -> dict
         body["logit_bias"] = {str(token): bias for token, bias in asked.logit_bias.items()}
     if asked.logprobs is not None:
         body["logprobs"] = True
-        # asked for none beside the token's own, llama-server gives none at all
-        body["top_logprobs"] = max(asked.logprobs, 1 if kind == "llama.cpp" else 0)
+        body["top_logprobs"] = max(asked.logprobs, dialect.least_logprobs)
     return body
 
 

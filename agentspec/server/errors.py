@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -89,6 +90,13 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(500, message, "server_error", "engine_error")
     _log.error("a request failed by a bug", exc_info=error)
     return Failure(500, "internal error; the server's log says more", "server_error")
+
+
+def renamed(path: str, names: Sequence[tuple[str, str]]) -> str:
+    """A place with each pattern in it replaced, one after the other."""
+    for pattern, instead in names:
+        path = re.sub(pattern, instead, path)
+    return path
 
 
 def placed(failure: Failure, place: Callable[[str], str]) -> Failure:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentspec.server.errors import Failure, invalid, unsupported
+from agentspec.server.errors import Failure, invalid, renamed, unsupported
 from agentspec.server.schema.messages import CountRequest, MessagesRequest
 
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -22,11 +21,9 @@ _PLACES = (
 
 def place_of(body: CountRequest, path: str) -> str:
     """Where a client wrote what the engine calls `path`."""
-    for pattern, instead in _PLACES:
-        path = re.sub(pattern, instead, path)
     config = getattr(body, "output_config", None) or {}
     form = "output_config.format" if config.get("format") else "output_format"
-    return re.sub(r"^response_format(\.json_schema)?", form, path)
+    return renamed(path, (*_PLACES, (r"^response_format(\.json_schema)?", form)))
 
 
 def messages_of(body: CountRequest) -> list[dict[str, Any]]:

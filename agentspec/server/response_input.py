@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentspec.server.errors import invalid, unsupported
+from agentspec.server.errors import invalid, renamed, unsupported
 from agentspec.server.schema.responses import ResponsesRequest
 
 _log = logging.getLogger(__name__)
@@ -216,9 +216,7 @@ def place_of(body: ResponsesRequest, path: str) -> str:
         places = [at for tool, at in zip(tools, names.places, strict=True) if tool in kept]
         number = int(found[1])
         return places[number] + path[found.end() :] if number < len(places) else path
-    for pattern, instead in _PLACES:
-        path = re.sub(pattern, instead, path)
-    return path
+    return renamed(path, _PLACES)
 
 
 def _inner_name(space: object, name: str) -> str:
